@@ -1,0 +1,1 @@
+//! Calls a third party over HTTP.

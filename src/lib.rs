@@ -1,0 +1,9 @@
+//! Runs tasks that fail and must be tried again later, on RabbitMQ, with a store that decides.
+
+pub mod broker;
+pub mod config;
+pub mod gate;
+pub mod handler;
+pub mod policy;
+pub mod store;
+pub mod task;

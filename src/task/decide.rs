@@ -1,0 +1,120 @@
+//! From an attempt's outcome to what happens to the task: the one place where retries are decided.
+
+use std::collections::BTreeSet;
+
+use crate::policy::{Disposition, OverCap, Policy, RetryAfterMode, classify};
+
+use super::{DeadReason, Failure, Millis, Outcome, RetryAfter, Task, Verdict, class, fingerprint};
+
+/// What an outcome means for its task.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[must_use]
+pub enum Decision {
+    /// It is done.
+    Succeed,
+    /// Another attempt after `delay_ms`.
+    Retry {
+        /// From the moment of the decision.
+        delay_ms: Millis,
+        /// Why that long, for people.
+        reason: String,
+        /// Whether a delay queue of exactly this length holds the wait; otherwise the store does.
+        on_rung: bool,
+        /// Class as ruled, fingerprint filled.
+        failure: Failure,
+    },
+    /// No further attempt.
+    Die {
+        /// Why.
+        reason: DeadReason,
+        /// Class as ruled, fingerprint filled.
+        failure: Failure,
+    },
+}
+
+/// Decides what `outcome` means for the running `task` under `policy`.
+///
+/// `rungs` are the delays for which the broker has a queue. The retry budget is the policy's: the attempt that has just
+/// failed was number `retry_count + 1`, so a task gets at most `max_retries + 1` attempts in a generation.
+pub fn decide(task: &Task, outcome: &Outcome, policy: &Policy, rungs: &BTreeSet<Millis>, now: Millis) -> Decision {
+    let (failure, verdict, retry_after) = match outcome {
+        Outcome::Success { .. } => return Decision::Succeed,
+        Outcome::Failure { failure, verdict, retry_after, .. } => (failure, *verdict, *retry_after),
+    };
+    let ruling = classify(policy, failure, verdict);
+    let mut failure = failure.clone();
+    failure.class = ruling.class;
+    failure.fingerprint = fingerprint(&task.spec.task_type, &failure);
+
+    if ruling.disposition == Disposition::Permanent {
+        return Decision::Die { reason: DeadReason::PermanentError, failure };
+    }
+    let spent = task.stamp().retry_count;
+    if spent >= policy.max_retries {
+        return Decision::Die { reason: DeadReason::RetriesExhausted, failure };
+    }
+    let (delay_ms, reason) = match delay_before_retry(policy, spent + 1, retry_after) {
+        Some(delay) => delay,
+        None => return Decision::Die { reason: DeadReason::PermanentError, failure },
+    };
+    if effective_deadline(task, policy).is_some_and(|deadline| now.saturating_add(delay_ms) > deadline) {
+        return Decision::Die { reason: DeadReason::DeadlineExceeded, failure };
+    }
+    Decision::Retry { delay_ms, reason, on_rung: rungs.contains(&delay_ms), failure }
+}
+
+/// Decides about a task whose worker did not come back before its lease ended. The attempt is spent: it may have had its
+/// effect, and a task that kills its worker must not do so for ever.
+pub fn decide_lost(task: &Task, policy: &Policy, rungs: &BTreeSet<Millis>, now: Millis) -> Decision {
+    let worker = task.state.worker.as_deref().unwrap_or("unknown");
+    let message = format!("worker {worker} neither settled nor renewed its lease");
+    let outcome = Outcome::Failure {
+        failure: Failure::new(class::WORKER_LOST, message),
+        verdict: Verdict::ByPolicy,
+        retry_after: None,
+        cost: None,
+    };
+    decide(task, &outcome, policy, rungs, now)
+}
+
+/// The earlier of the task's own deadline and its policy's. A policy's deadline runs from the task's creation and so holds for
+/// the first generation only: a person who replays an old task wants it run.
+fn effective_deadline(task: &Task, policy: &Policy) -> Option<Millis> {
+    let of_policy = policy
+        .deadline_ms
+        .filter(|_| task.stamp().generation == 0)
+        .map(|length| task.spec.created_at.saturating_add(length));
+    match (task.state.deadline, of_policy) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// The delay before retry `n` and why; `None` when the other side asked for more than the policy accepts at all.
+fn delay_before_retry(policy: &Policy, n: i64, asked: Option<RetryAfter>) -> Option<(Millis, String)> {
+    let (computed, why) = policy.backoff.delay(n);
+    let rule = policy.retry_after;
+    let by_policy = format!("policy {:?}: {why}", policy.name);
+    let Some(RetryAfter { delay_ms: asked_ms }) = asked else {
+        return Some((computed, by_policy));
+    };
+    let wanted = match rule.mode {
+        RetryAfterMode::Ignore => return Some((computed, format!("{by_policy}; Retry-After {asked_ms} ms ignored"))),
+        RetryAfterMode::Exact => asked_ms,
+        RetryAfterMode::Floor if asked_ms <= computed => {
+            return Some((computed, format!("{by_policy}; Retry-After {asked_ms} ms is shorter")));
+        }
+        RetryAfterMode::Floor => asked_ms,
+    };
+    if wanted <= rule.cap_ms {
+        return Some((wanted, format!("Retry-After {asked_ms} ms")));
+    }
+    match rule.over_cap {
+        OverCap::Honour => Some((wanted, format!("Retry-After {asked_ms} ms"))),
+        OverCap::DeadLetter => None,
+        OverCap::Cap => {
+            let capped = if rule.mode == RetryAfterMode::Floor { rule.cap_ms.max(computed) } else { rule.cap_ms };
+            Some((capped, format!("Retry-After {asked_ms} ms, capped at {} ms", rule.cap_ms)))
+        }
+    }
+}

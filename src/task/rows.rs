@@ -1,0 +1,213 @@
+//! The rows that a batch of transitions works on.
+//!
+//! A store loads the rows that a batch names, lets [`Rows::apply`](super::transition) change them, and writes back what
+//! changed, all in one transaction; the memory store keeps everything in one `Rows`. So every store runs the same rules,
+//! and the second of two equal commands in a batch sees what the first one did.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Attempt, Lane, Millis, Outstanding, Task, TaskResult};
+
+/// A lane of a queue.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneKey {
+    /// The `[[queue]]`.
+    pub queue: String,
+    /// Which of its lanes.
+    pub lane: Lane,
+}
+
+/// A broker queue in which a wake-up can wait.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Spot {
+    /// A lane.
+    Lane(LaneKey),
+    /// A rung, by its delay.
+    Rung {
+        /// The `[[queue]]`.
+        queue: String,
+        /// The delay.
+        delay_ms: Millis,
+    },
+}
+
+/// What all workers know of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct LaneLedger {
+    /// The latest `arrives_at` delivered there; 0 when nothing ever was.
+    pub mark: Millis,
+    /// When a late row was last published again as a probe; 0 when none was.
+    pub probed_at: Millis,
+    /// How long to wait until the next probe.
+    pub probe_gap_ms: Millis,
+    /// The mark at the last probe.
+    pub probe_mark: Millis,
+}
+
+/// What all workers know of a queue's DLQ.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct DlqLedger {
+    /// Grows with every reason to look: the DLQ may hold copies that it should not, or miss some.
+    pub dirty: i64,
+    /// The value of `dirty` up to which passes have cleaned.
+    pub cleaned: i64,
+    /// The number of the newest pass.
+    pub pass: i64,
+    /// Until when that pass holds the DLQ.
+    pub pass_until: Millis,
+    /// When the newest pass began.
+    pub pass_began: Millis,
+}
+
+/// Rows by key, with a note of what changed.
+#[derive(Debug, Clone, Default)]
+pub struct Rows {
+    tasks: BTreeMap<String, Task>,
+    by_key: BTreeMap<String, String>,
+    by_submission_hash: BTreeMap<String, String>,
+    /// Ledgers of the lanes; a missing entry is the default.
+    pub lanes: BTreeMap<LaneKey, LaneLedger>,
+    /// When each spot was last found missing in the broker.
+    pub missing: BTreeMap<Spot, Millis>,
+    /// Keys of the pauses in force.
+    pub pauses: BTreeSet<String>,
+    /// Ledgers of the DLQs; a missing entry is the default.
+    pub dlqs: BTreeMap<String, DlqLedger>,
+    /// Attempts written since the last [`Rows::take_changes`].
+    attempts: Vec<Attempt>,
+    results: Vec<(String, TaskResult)>,
+    changed: BTreeSet<String>,
+    created: BTreeSet<String>,
+    changed_lanes: BTreeSet<LaneKey>,
+    changed_missing: BTreeSet<Spot>,
+    changed_dlqs: BTreeSet<String>,
+}
+
+/// What a store has to write.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// New tasks.
+    pub created: Vec<Task>,
+    /// Known tasks whose state changed.
+    pub updated: Vec<Task>,
+    /// New attempts.
+    pub attempts: Vec<Attempt>,
+    /// New results, by task id; a later one replaces an earlier one.
+    pub results: Vec<(String, TaskResult)>,
+    /// Lane ledgers.
+    pub lanes: Vec<(LaneKey, LaneLedger)>,
+    /// Spots found missing.
+    pub missing: Vec<(Spot, Millis)>,
+    /// DLQ ledgers.
+    pub dlqs: Vec<(String, DlqLedger)>,
+}
+
+impl Rows {
+    /// Adds a row as the store has it.
+    pub fn load(&mut self, task: Task) {
+        self.index(&task);
+        self.tasks.insert(task.spec.id.clone(), task);
+    }
+
+    /// The task with that id.
+    pub fn get(&self, id: &str) -> Option<&Task> {
+        self.tasks.get(id)
+    }
+
+    /// Every loaded task, by id.
+    pub fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.tasks.values()
+    }
+
+    /// The id of the task that owns an idempotency key.
+    pub fn id_by_key(&self, key: &str) -> Option<&str> {
+        self.by_key.get(key).map(String::as_str)
+    }
+
+    /// The id of the task that an id-less submission became.
+    pub fn id_by_submission_hash(&self, hash: &str) -> Option<&str> {
+        self.by_submission_hash.get(hash).map(String::as_str)
+    }
+
+    /// What changed since the last call, in id order.
+    pub fn take_changes(&mut self) -> Changes {
+        let created = std::mem::take(&mut self.created);
+        let changed = std::mem::take(&mut self.changed);
+        let pick =
+            |ids: &BTreeSet<String>| -> Vec<Task> { ids.iter().filter_map(|id| self.tasks.get(id)).cloned().collect() };
+        let updated = changed.difference(&created).cloned().collect();
+        Changes {
+            created: pick(&created),
+            updated: pick(&updated),
+            attempts: std::mem::take(&mut self.attempts),
+            results: std::mem::take(&mut self.results),
+            lanes: std::mem::take(&mut self.changed_lanes)
+                .into_iter()
+                .map(|key| (key.clone(), self.lanes.get(&key).copied().unwrap_or_default()))
+                .collect(),
+            missing: std::mem::take(&mut self.changed_missing)
+                .into_iter()
+                .filter_map(|spot| self.missing.get(&spot).map(|at| (spot.clone(), *at)))
+                .collect(),
+            dlqs: std::mem::take(&mut self.changed_dlqs)
+                .into_iter()
+                .map(|queue| (queue.clone(), self.dlqs.get(&queue).cloned().unwrap_or_default()))
+                .collect(),
+        }
+    }
+
+    pub(super) fn create(&mut self, task: Task) {
+        self.created.insert(task.spec.id.clone());
+        self.load(task);
+    }
+
+    pub(super) fn put(&mut self, task: Task) {
+        self.changed.insert(task.spec.id.clone());
+        self.tasks.insert(task.spec.id.clone(), task);
+    }
+
+    pub(super) fn add_attempt(&mut self, attempt: Attempt) {
+        self.attempts.push(attempt);
+    }
+
+    pub(super) fn set_result(&mut self, id: &str, result: TaskResult) {
+        self.results.push((id.to_owned(), result));
+    }
+
+    pub(super) fn lane_mut(&mut self, key: &LaneKey) -> &mut LaneLedger {
+        self.changed_lanes.insert(key.clone());
+        self.lanes.entry(key.clone()).or_default()
+    }
+
+    pub(super) fn lane(&self, key: &LaneKey) -> LaneLedger {
+        self.lanes.get(key).copied().unwrap_or_default()
+    }
+
+    pub(super) fn set_missing(&mut self, spot: Spot, at: Millis) {
+        let known = self.missing.entry(spot.clone()).or_insert(at);
+        *known = (*known).max(at);
+        self.changed_missing.insert(spot);
+    }
+
+    /// Whether the lane or rung of `outstanding` was found missing at or after it was sent.
+    pub(super) fn went_missing(&self, queue: &str, outstanding: &Outstanding) -> bool {
+        let after_sending = |spot: &Spot| self.missing.get(spot).is_some_and(|at| *at >= outstanding.sent_at);
+        after_sending(&Spot::Lane(LaneKey { queue: queue.into(), lane: outstanding.lane }))
+            || (outstanding.rung_ms > 0
+                && after_sending(&Spot::Rung { queue: queue.into(), delay_ms: outstanding.rung_ms }))
+    }
+
+    pub(super) fn dlq_mut(&mut self, queue: &str) -> &mut DlqLedger {
+        self.changed_dlqs.insert(queue.to_owned());
+        self.dlqs.entry(queue.to_owned()).or_default()
+    }
+
+    fn index(&mut self, task: &Task) {
+        if let Some(key) = &task.spec.idempotency_key {
+            self.by_key.insert(key.clone(), task.spec.id.clone());
+        }
+        if let Some(hash) = &task.spec.submission_hash {
+            self.by_submission_hash.insert(hash.clone(), task.spec.id.clone());
+        }
+    }
+}

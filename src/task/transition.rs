@@ -1,0 +1,1058 @@
+//! Every transition of a task, as commands on [`Rows`].
+//!
+//! A command names the row and what it expects to find there; when it finds something else it changes nothing and its
+//! [`Answer`] says what was there. Answers are the only way to learn what happened, so they are `#[must_use]`.
+//! What an answer asks for (publish, ack) happens after the commit.
+
+use std::sync::Arc;
+
+use super::{
+    Answer::*, Attachment, Attempt, AttemptOutcome, DeadReason, Decision, DlqCopy, Failure, Lane, LaneKey, LaneLedger,
+    Millis, Outstanding, Rows, Spec, Spot, Stamp, State, Status, Task, TaskResult,
+};
+
+/// The times that transitions use; from the `[scheduler]` and `[broker]` sections.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Settings {
+    /// How long after a rung's end the store waits before it acts itself.
+    pub grace_ms: Millis,
+    /// The first look after a wake-up that did not arrive.
+    pub patience_ms: Millis,
+    /// The longest pause between looks.
+    pub max_patience_ms: Millis,
+    /// How far a mark must be past an arrival before it counts as lost; also how far ahead a mark may be.
+    pub slack_ms: Millis,
+    /// How long a publish may take; nobody repeats it sooner.
+    pub confirm_timeout_ms: Millis,
+    /// How long a claim holds without a heartbeat.
+    pub lease_ms: Millis,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            grace_ms: 60_000,
+            patience_ms: 30_000,
+            max_patience_ms: 300_000,
+            slack_ms: 30_000,
+            confirm_timeout_ms: 10_000,
+            lease_ms: 60_000,
+        }
+    }
+}
+
+/// The longest a held row goes unlooked-at.
+const HELD_LOOK_MS: Millis = 24 * 3_600_000;
+
+/// Who claims.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Claimant {
+    /// The worker's identity, new at every process start.
+    pub worker: String,
+}
+
+/// A submission that can become a runnable task.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NewTask {
+    /// The task.
+    pub spec: Spec,
+    /// Its queue.
+    pub queue: String,
+    /// Not to run before.
+    pub not_before: Option<Millis>,
+    /// No attempt starts after.
+    pub deadline: Option<Millis>,
+    /// The broker says this delivery may have been seen before.
+    pub redelivered: bool,
+    /// Where its row goes if the id or key is taken by another payload.
+    pub refusal: Refusal,
+    /// Who would run it now; `None` commits it as pending.
+    pub claimant: Option<Claimant>,
+    /// Whether a wake-up for it is published right after the commit (the doors that have no delivery of their own).
+    pub publish: bool,
+}
+
+/// A submission or message that cannot become a runnable task, or would if nobody were in the way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Refusal {
+    /// The row: id from routing key, message id and bytes; no idempotency key; `raw` set.
+    pub spec: Spec,
+    /// The queue whose DLQ shows it.
+    pub queue: String,
+    /// Why it cannot run.
+    pub reason: DeadReason,
+    /// For people.
+    pub failure: Failure,
+}
+
+/// What a settle writes besides the decision.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settlement {
+    /// Who ran it.
+    pub worker: String,
+    /// The policy that decided.
+    pub policy: Option<String>,
+    /// The policy's variant.
+    pub variant: Option<String>,
+    /// The response, on success.
+    pub result: Option<TaskResult>,
+    /// What the attempt cost.
+    pub cost: Option<f64>,
+    /// What it left for people.
+    pub attachments: Vec<Attachment>,
+    /// What it means for the task.
+    pub decision: Decision,
+}
+
+/// One change to one row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// A submission: a new task, claimed at once when it names a claimant.
+    Submit(Box<NewTask>),
+    /// A message that cannot become a runnable task becomes a dead row.
+    Refuse(Box<Refusal>),
+    /// A wake-up arrived: run the task if the stamp still holds.
+    Claim {
+        /// The task.
+        id: String,
+        /// What the message carries.
+        stamp: Stamp,
+        /// Who would run it.
+        claimant: Claimant,
+    },
+    /// A row that others inserted gets its queue.
+    Route {
+        /// The task.
+        id: String,
+        /// Its queue.
+        queue: String,
+    },
+    /// No worker here can run it yet: wait for one until `until` without spending anything.
+    Postpone {
+        /// The task.
+        id: String,
+        /// What the message carries.
+        stamp: Stamp,
+        /// When to look again.
+        until: Millis,
+    },
+    /// The lease of a running attempt is renewed.
+    Heartbeat {
+        /// The task.
+        id: String,
+        /// The claim.
+        fence: i64,
+    },
+    /// A running attempt has ended.
+    Settle {
+        /// The task.
+        id: String,
+        /// The claim.
+        fence: i64,
+        /// How.
+        settlement: Box<Settlement>,
+    },
+    /// A lease is over.
+    Lost {
+        /// The task.
+        id: String,
+        /// The claim.
+        fence: i64,
+        /// The lease end that was read.
+        wake_at: Millis,
+        /// What that means for the task.
+        settlement: Box<Settlement>,
+    },
+    /// A run is given back unfinished; its handler has ended.
+    Release {
+        /// The task.
+        id: String,
+        /// The claim.
+        fence: i64,
+        /// Whether its delivery is still held and will be returned to the broker.
+        nack: bool,
+    },
+    /// A waiting task ends without an attempt.
+    Intercept {
+        /// The task.
+        id: String,
+        /// What the message carries.
+        stamp: Stamp,
+        /// Why.
+        reason: DeadReason,
+        /// For people.
+        failure: Failure,
+    },
+    /// An alarm of a waiting row rang.
+    Wake {
+        /// The task.
+        id: String,
+        /// The stamp that was read.
+        stamp: Stamp,
+        /// The alarm that was read.
+        wake_at: Millis,
+    },
+    /// A publish came back: the queue refused it or does not exist.
+    PublishFailed {
+        /// The task.
+        id: String,
+        /// What was published.
+        stamp: Stamp,
+        /// When.
+        sent_at: Millis,
+    },
+    /// A person wants a waiting task run now.
+    RunNow {
+        /// The task.
+        id: String,
+    },
+    /// A person stops a waiting task.
+    Cancel {
+        /// The task.
+        id: String,
+    },
+    /// A person runs a dead task again.
+    Replay {
+        /// The task.
+        id: String,
+        /// The generation that was looked at.
+        generation: i64,
+    },
+    /// A person throws a dead task away.
+    Discard {
+        /// The task.
+        id: String,
+        /// The generation that was looked at.
+        generation: i64,
+    },
+    /// The copy of a dead task was confirmed by the broker.
+    CopyConfirmed {
+        /// The task.
+        id: String,
+        /// The generation of the copy.
+        generation: i64,
+    },
+    /// A whole pass over the DLQ did not see the copy of a row that was `present`.
+    CopyMissing {
+        /// The task.
+        id: String,
+        /// The generation that was looked for.
+        generation: i64,
+    },
+    /// The sweeper wants to publish a copy whose time has come.
+    SendCopy {
+        /// The task.
+        id: String,
+        /// The generation that was read.
+        generation: i64,
+    },
+    /// Wake-ups were delivered on a lane up to this arrival time.
+    Mark {
+        /// The lane.
+        lane: LaneKey,
+        /// The latest `arrives_at` seen.
+        arrives_at: Millis,
+    },
+    /// A lane or rung is not there.
+    Missing {
+        /// Which.
+        spot: Spot,
+    },
+    /// The DLQ of a queue may differ from the rows.
+    DirtyDlq {
+        /// The queue.
+        queue: String,
+    },
+    /// A worker wants to make a pass over a dirty DLQ.
+    BeginPass {
+        /// The queue.
+        queue: String,
+        /// How long the pass holds it.
+        hold_ms: Millis,
+        /// The least time between the beginnings of two passes.
+        every_ms: Millis,
+        /// Begin although it is not dirty and the last pass was just now (a person asked).
+        force: bool,
+    },
+    /// A pass is done.
+    EndPass {
+        /// The queue.
+        queue: String,
+        /// The pass, as [`Answer::PassBegun`] named it.
+        pass: i64,
+        /// The value of `dirty` when it began.
+        dirty: i64,
+    },
+    /// A row that no transaction can process is set aside.
+    Poison {
+        /// The task.
+        id: String,
+        /// What went wrong with it.
+        message: String,
+    },
+}
+
+/// A wake-up to publish.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WakeUp {
+    /// The task.
+    pub id: String,
+    /// The stamp it carries.
+    pub stamp: Stamp,
+    /// Where to.
+    pub queue: String,
+    /// Over which lane, by which rung, and when.
+    pub route: Outstanding,
+}
+
+/// What a command did.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use]
+pub enum Answer {
+    /// Claimed: run it.
+    Run(Box<Task>),
+    /// Committed and waiting; nobody runs it now.
+    Waiting(Box<Task>),
+    /// A row was made or changed to dead; its copy may be published now.
+    Dead(Box<Task>),
+    /// A refused message is a dead row now, or was one before.
+    Refused(Box<Task>),
+    /// The same task again.
+    Duplicate {
+        /// The task that is already there.
+        id: String,
+        /// Where it stands.
+        status: Status,
+    },
+    /// Due, but a gate is shut.
+    Held {
+        /// Which.
+        by: String,
+    },
+    /// The wake-up came before its time; the alarm keeps the time.
+    Early,
+    /// The stamp does not match.
+    Stale {
+        /// The row's stamp.
+        stamp: Stamp,
+    },
+    /// The row is not in a status that the command works on.
+    NotNow {
+        /// Where it stands.
+        status: Status,
+    },
+    /// There is no such row.
+    Unknown,
+    /// Settled; a retry may have to be published.
+    Settled(Box<Change>),
+    /// Done, nothing to publish.
+    Done,
+    /// Publish this.
+    Publish(WakeUp),
+    /// The wake-up is late; the next look is set.
+    Late,
+    /// The alarm was moved to the due time.
+    Rearmed,
+    /// Something else has changed the row since it was read, or the fence is old.
+    Changed,
+    /// Dead for a reason that cannot be replayed.
+    NotReplayable {
+        /// Why it died.
+        reason: DeadReason,
+    },
+    /// A pass over the DLQ may begin.
+    PassBegun {
+        /// Its number.
+        pass: i64,
+        /// The value of `dirty` now.
+        dirty: i64,
+        /// When it began, by the store's clock.
+        began: Millis,
+    },
+    /// Not now: clean, running elsewhere or too soon.
+    PassRefused,
+    /// The store cannot process this row; the rest of the batch was applied.
+    Unprocessable {
+        /// What it said.
+        message: String,
+    },
+}
+
+/// A settled task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// As it stands now.
+    pub task: Task,
+    /// The attempt as recorded.
+    pub attempt: Attempt,
+    /// The wake-up to publish to a rung, if one holds the wait.
+    pub wake_up: Option<WakeUp>,
+}
+
+impl Rows {
+    /// Applies one command at `now`.
+    pub fn apply(&mut self, command: Command, now: Millis, settings: &Settings) -> Answer {
+        match command {
+            Command::Submit(new) => self.submit(*new, now, settings),
+            Command::Refuse(refusal) => self.refuse(*refusal, None, now, settings),
+            Command::Claim { id, stamp, claimant } => match self.waiting(&id, stamp) {
+                Ok(task) => self.start(task, Some(claimant), now, settings),
+                Err(answer) => answer,
+            },
+            Command::Route { id, queue } => self.route(&id, queue),
+            Command::Postpone { id, stamp, until } => match self.waiting(&id, stamp) {
+                Ok(task) => self.postpone(task, until),
+                Err(answer) => answer,
+            },
+            Command::Heartbeat { id, fence } => match self.running(&id, fence) {
+                Ok(mut task) => {
+                    task.state.wake_at = Some(now + settings.lease_ms);
+                    self.put(task);
+                    Done
+                }
+                Err(answer) => answer,
+            },
+            Command::Settle { id, fence, settlement } => match self.running(&id, fence) {
+                Ok(task) => self.settle(task, *settlement, now, settings),
+                Err(answer) => answer,
+            },
+            Command::Lost { id, fence, wake_at, settlement } => match self.running(&id, fence) {
+                Ok(task) if task.state.wake_at == Some(wake_at) && wake_at <= now => {
+                    self.settle(task, *settlement, now, settings)
+                }
+                Ok(_) => Changed,
+                Err(answer) => answer,
+            },
+            Command::Release { id, fence, nack } => match self.running(&id, fence) {
+                Ok(task) => self.release(task, nack, now, settings),
+                Err(answer) => answer,
+            },
+            Command::Intercept { id, stamp, reason, failure } => match self.waiting(&id, stamp) {
+                Ok(task) => self.bury(task, reason, Some(failure), now, settings),
+                Err(answer) => answer,
+            },
+            Command::Wake { id, stamp, wake_at } => match self.waiting(&id, stamp) {
+                Ok(task) if task.state.wake_at == Some(wake_at) => self.wake(task, now, settings),
+                Ok(_) => Changed,
+                Err(answer) => answer,
+            },
+            Command::PublishFailed { id, stamp, sent_at } => match self.waiting(&id, stamp) {
+                Ok(task) => self.publish_failed(task, sent_at, now),
+                Err(answer) => answer,
+            },
+            Command::RunNow { id } => match self.any_waiting(&id) {
+                Ok(mut task) => {
+                    task.state.due_at = task.state.due_at.min(now);
+                    task.state.held_by = None;
+                    self.publish_now(task, now, settings)
+                }
+                Err(answer) => answer,
+            },
+            Command::Cancel { id } => match self.any_waiting(&id) {
+                Ok(mut task) => {
+                    task.state.end(Status::Cancelled, now);
+                    self.put(task);
+                    Done
+                }
+                Err(answer) => answer,
+            },
+            Command::Replay { id, generation } => match self.dead(&id, generation) {
+                Ok(task) => self.replay(task, now, settings),
+                Err(answer) => answer,
+            },
+            Command::Discard { id, generation } => match self.dead(&id, generation) {
+                Ok(mut task) => {
+                    let queue = task.queue().to_owned();
+                    task.state.end(Status::Discarded, now);
+                    self.put(task);
+                    self.dlq_mut(&queue).dirty += 1;
+                    Done
+                }
+                Err(answer) => answer,
+            },
+            Command::CopyConfirmed { id, generation } => self.copy_confirmed(&id, generation),
+            Command::CopyMissing { id, generation } => self.copy_missing(&id, generation, now),
+            Command::SendCopy { id, generation } => self.send_copy(&id, generation, now, settings),
+            Command::Mark { lane, arrives_at } => self.mark(&lane, arrives_at, now, settings),
+            Command::Missing { spot } => {
+                self.set_missing(spot, now);
+                Done
+            }
+            Command::DirtyDlq { queue } => {
+                self.dlq_mut(&queue).dirty += 1;
+                Done
+            }
+            Command::BeginPass { queue, hold_ms, every_ms, force } => {
+                self.begin_pass(&queue, hold_ms, every_ms, force, now)
+            }
+            Command::EndPass { queue, pass, dirty } => {
+                let ledger = self.dlq_mut(&queue);
+                if ledger.pass != pass {
+                    return Changed;
+                }
+                ledger.cleaned = ledger.cleaned.max(dirty);
+                ledger.pass_until = 0;
+                Done
+            }
+            Command::Poison { id, message } => match self.get(&id).cloned() {
+                None => Unknown,
+                Some(task) if task.state.status.is_ended() => NotNow { status: task.state.status },
+                Some(task) => {
+                    let failure = Failure::new("poison", message);
+                    self.bury(task, DeadReason::Poison, Some(failure), now, settings)
+                }
+            },
+        }
+    }
+
+    fn submit(&mut self, new: NewTask, now: Millis, settings: &Settings) -> Answer {
+        let remembered = new
+            .spec
+            .submission_hash
+            .as_deref()
+            .filter(|_| new.redelivered)
+            .and_then(|hash| self.id_by_submission_hash(hash))
+            .map(str::to_owned);
+        let by_key = || new.spec.idempotency_key.as_deref().and_then(|key| self.id_by_key(key));
+        let known = remembered
+            .or_else(|| self.get(&new.spec.id).map(|task| task.spec.id.clone()))
+            .or_else(|| by_key().map(str::to_owned));
+        if let Some(known) = known.and_then(|id| self.get(&id).cloned()) {
+            return self.submit_again(known, new, now, settings);
+        }
+        let due_at = new.not_before.unwrap_or(now).max(now);
+        let mut state = State::pending(due_at);
+        state.queue = Some(new.queue);
+        state.deadline = new.deadline;
+        state.wake_at = Some(if due_at > now { due_at } else { now + settings.patience_ms });
+        let task = Task { spec: Arc::new(new.spec), state };
+        self.create(task.clone());
+        if new.publish && due_at <= now {
+            return self.publish_now(task, now, settings);
+        }
+        if due_at > now && task.state.deadline.is_none_or(|deadline| deadline >= due_at) {
+            return Waiting(Box::new(task));
+        }
+        self.start(task, new.claimant, now, settings)
+    }
+
+    /// The id, key or hash is known. The same payload is the same task; another one is a conflict, and the first is untouched.
+    fn submit_again(&mut self, known: Task, new: NewTask, now: Millis, settings: &Settings) -> Answer {
+        if known.spec.raw.is_some() && known.spec.id == new.refusal.spec.id {
+            return Refused(Box::new(known));
+        }
+        let known_hash = known.spec.hash_of_payload();
+        if known_hash != new.spec.payload_hash {
+            let mut refusal = new.refusal;
+            refusal.reason = DeadReason::DuplicateConflict;
+            refusal.failure = Failure::new(
+                "duplicate_conflict",
+                format!("task {:?} has this id or idempotency key and another payload", known.spec.id),
+            );
+            return self.refuse(refusal, Some(known.spec.id.clone()), now, settings);
+        }
+        if known.state.status.is_waiting() && known.stamp() == Stamp::FIRST && !new.publish {
+            return self.start(known, new.claimant, now, settings);
+        }
+        Duplicate { id: known.spec.id.clone(), status: known.state.status }
+    }
+
+    fn refuse(&mut self, refusal: Refusal, conflicts_with: Option<String>, now: Millis, settings: &Settings) -> Answer {
+        if let Some(known) = self.get(&refusal.spec.id) {
+            return Refused(Box::new(known.clone()));
+        }
+        let mut state = State::pending(now);
+        state.queue = Some(refusal.queue);
+        let mut spec = refusal.spec;
+        spec.conflicts_with = conflicts_with;
+        let mut task = Task { spec: Arc::new(spec), state };
+        task.state.die(refusal.reason, Some(refusal.failure), now, settings);
+        self.create(task.clone());
+        Refused(Box::new(task))
+    }
+
+    /// The one door to `running`: a waiting task whose stamp has been checked runs if it is due, in time and no gate is shut.
+    /// Without a claimant it stays pending with its alarm.
+    fn start(&mut self, mut task: Task, claimant: Option<Claimant>, now: Millis, settings: &Settings) -> Answer {
+        if task.state.deadline.is_some_and(|deadline| deadline < now.max(task.state.due_at)) {
+            let failure = task.state.failure.clone();
+            return self.bury(task, DeadReason::DeadlineExceeded, failure, now, settings);
+        }
+        let state = &mut task.state;
+        state.outstanding = None;
+        if state.due_at > now {
+            state.wake_at = Some(state.due_at);
+            self.put(task);
+            return Early;
+        }
+        if let Some(gate) = self.shut_gate(&task) {
+            return self.hold(task, gate, now);
+        }
+        let Some(claimant) = claimant else {
+            let state = &mut task.state;
+            state.held_by = None;
+            state.wake_at = Some(now + settings.patience_ms);
+            self.put(task.clone());
+            return Waiting(Box::new(task));
+        };
+        let state = &mut task.state;
+        state.status = Status::Running;
+        state.held_by = None;
+        state.wakes = 0;
+        state.fence += 1;
+        state.worker = Some(claimant.worker);
+        state.started_at = Some(now);
+        state.wake_at = Some(now + settings.lease_ms);
+        self.put(task.clone());
+        Run(Box::new(task))
+    }
+
+    /// The pause that stops this task, if one does.
+    fn shut_gate(&self, task: &Task) -> Option<String> {
+        self.pauses.iter().find(|pause| crate::gate::pause_stops(pause, task.queue(), &task.spec.task_type)).cloned()
+    }
+
+    fn hold(&mut self, mut task: Task, gate: String, now: Millis) -> Answer {
+        let state = &mut task.state;
+        state.outstanding = None;
+        state.held_by = Some(gate.clone());
+        state.wake_at = Some(state.deadline.unwrap_or(Millis::MAX).min(now + HELD_LOOK_MS));
+        self.put(task);
+        Held { by: gate }
+    }
+
+    fn route(&mut self, id: &str, queue: String) -> Answer {
+        match self.get(id).cloned() {
+            Some(mut task) if task.state.queue.is_none() => {
+                task.state.queue = Some(queue);
+                self.put(task);
+                Done
+            }
+            Some(_) => Changed,
+            None => Unknown,
+        }
+    }
+
+    fn postpone(&mut self, mut task: Task, until: Millis) -> Answer {
+        task.state.outstanding = None;
+        task.state.wake_at = Some(until);
+        self.put(task);
+        Rearmed
+    }
+
+    fn settle(&mut self, mut task: Task, settlement: Settlement, now: Millis, settings: &Settings) -> Answer {
+        let (outcome, failure) = match &settlement.decision {
+            Decision::Succeed => (AttemptOutcome::Succeeded, None),
+            Decision::Retry { failure, .. } => (AttemptOutcome::Retried, Some(failure.clone())),
+            Decision::Die { failure, .. } => (AttemptOutcome::Died, Some(failure.clone())),
+        };
+        let attempt = Attempt {
+            task_id: task.spec.id.clone(),
+            fence: task.state.fence,
+            number: task.state.stamp.retry_count + 1,
+            generation: task.state.stamp.generation,
+            outcome,
+            failure,
+            started_at: task.state.started_at.unwrap_or(now),
+            ended_at: now,
+            worker: settlement.worker,
+            policy: settlement.policy,
+            variant: settlement.variant,
+            delay_before_ms: task.state.delay_ms,
+            delay_reason: task.state.delay_reason.clone(),
+            cost: settlement.cost,
+            attachments: settlement.attachments,
+        };
+        let mut wake_up = None;
+        match settlement.decision {
+            Decision::Succeed => {
+                task.state.end(Status::Succeeded, now);
+                task.state.failure = None;
+                if let Some(result) = settlement.result {
+                    self.set_result(&task.spec.id, result);
+                }
+            }
+            Decision::Retry { delay_ms, reason, on_rung, failure } => {
+                wake_up = retry(&mut task, delay_ms, reason, on_rung, failure, now, settings);
+            }
+            Decision::Die { reason, failure } => task.state.die(reason, Some(failure), now, settings),
+        }
+        self.put(task.clone());
+        self.add_attempt(attempt.clone());
+        Settled(Box::new(Change { task, attempt, wake_up }))
+    }
+
+    fn release(&mut self, mut task: Task, nack: bool, now: Millis, settings: &Settings) -> Answer {
+        let attempt = Attempt {
+            task_id: task.spec.id.clone(),
+            fence: task.state.fence,
+            number: task.state.stamp.retry_count + 1,
+            generation: task.state.stamp.generation,
+            outcome: AttemptOutcome::Released,
+            failure: None,
+            started_at: task.state.started_at.unwrap_or(now),
+            ended_at: now,
+            worker: task.state.worker.clone().unwrap_or_default(),
+            policy: None,
+            variant: None,
+            delay_before_ms: task.state.delay_ms,
+            delay_reason: task.state.delay_reason.clone(),
+            cost: None,
+            attachments: Vec::new(),
+        };
+        let state = &mut task.state;
+        state.status = if state.stamp.retry_count == 0 { Status::Pending } else { Status::RetryWaiting };
+        state.worker = None;
+        state.started_at = None;
+        state.releases += 1;
+        // A delivery that goes back to the broker is this row's wake-up: publishing another would only make a stale one.
+        if nack {
+            let lane = state.stamp.lane();
+            state.outstanding = Some(Outstanding { lane, rung_ms: 0, sent_at: now, arrives_at: now });
+            state.wake_at = Some(now + settings.patience_ms);
+        } else {
+            state.outstanding = None;
+            state.wake_at = Some(now);
+        }
+        self.put(task.clone());
+        self.add_attempt(attempt.clone());
+        Settled(Box::new(Change { task, attempt, wake_up: None }))
+    }
+
+    /// An alarm of a waiting row (§4.2).
+    fn wake(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
+        if task.state.deadline.is_some_and(|deadline| deadline < now) {
+            let failure = task.state.failure.clone();
+            return self.bury(task, DeadReason::DeadlineExceeded, failure, now, settings);
+        }
+        if task.state.held_by.is_some() {
+            task.state.wake_at = Some(task.state.deadline.unwrap_or(Millis::MAX).min(now + HELD_LOOK_MS));
+            self.put(task);
+            return Rearmed;
+        }
+        if task.state.due_at > now {
+            task.state.wake_at = Some(task.state.due_at);
+            self.put(task);
+            return Rearmed;
+        }
+        let Some(outstanding) = task.state.outstanding else {
+            return self.publish_again(task, now, settings);
+        };
+        let key = LaneKey { queue: task.queue().to_owned(), lane: outstanding.lane };
+        let ledger = self.lane(&key);
+        let lost = ledger.mark >= outstanding.arrives_at.saturating_add(settings.slack_ms)
+            || self.went_missing(task.queue(), &outstanding);
+        if lost {
+            return self.publish_again(task, now, settings);
+        }
+        if self.may_probe(&key, now, settings) {
+            return self.publish_again(task, now, settings);
+        }
+        task.state.wake_at = Some(now + settings.patience(task.state.wakes));
+        task.state.wakes += 1;
+        self.put(task);
+        Late
+    }
+
+    /// Whether the lane may be probed now, and if so counts the probe. At most one per patience, doubling to max_patience
+    /// while the mark stands still.
+    fn may_probe(&mut self, key: &LaneKey, now: Millis, settings: &Settings) -> bool {
+        let ledger = self.lane(key);
+        let moved = ledger.mark > ledger.probe_mark;
+        let gap = if moved || ledger.probe_gap_ms == 0 { settings.patience_ms } else { ledger.probe_gap_ms };
+        if ledger.probed_at <= now && now < ledger.probed_at.saturating_add(gap) {
+            return false;
+        }
+        *self.lane_mut(key) = LaneLedger {
+            mark: ledger.mark,
+            probed_at: now,
+            probe_gap_ms: gap.saturating_mul(2).min(settings.max_patience_ms),
+            probe_mark: ledger.mark,
+        };
+        true
+    }
+
+    /// Publishes a waiting, due row's wake-up straight to its lane; the next look comes after a growing patience.
+    fn publish_again(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
+        let patience = settings.patience(task.state.wakes);
+        task.state.wakes += 1;
+        let wake_up = task.send(now, now + patience);
+        self.put(task);
+        Publish(wake_up)
+    }
+
+    /// Publishes a row that has just become due; nobody else repeats it before the confirm's time is over.
+    fn publish_now(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
+        let wake_up = task.send(now, now + settings.confirm_timeout_ms);
+        self.put(task);
+        Publish(wake_up)
+    }
+
+    fn publish_failed(&mut self, mut task: Task, sent_at: Millis, now: Millis) -> Answer {
+        if task.state.outstanding.is_none_or(|outstanding| outstanding.sent_at != sent_at) {
+            return Changed;
+        }
+        task.state.outstanding = None;
+        if task.state.due_at > now {
+            task.state.wake_at = Some(task.state.due_at);
+        }
+        self.put(task);
+        Done
+    }
+
+    fn replay(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
+        if let Some(reason) = task.state.dead_reason.filter(|reason| !reason.is_replayable()) {
+            return NotReplayable { reason };
+        }
+        if task.spec.raw.is_some() {
+            return NotReplayable { reason: task.state.dead_reason.unwrap_or(DeadReason::Malformed) };
+        }
+        let queue = task.queue().to_owned();
+        let old = task.state;
+        let mut state = State::pending(now);
+        state.stamp = Stamp { generation: old.stamp.generation + 1, retry_count: 0 };
+        state.queue = old.queue;
+        state.fence = old.fence;
+        state.deadline = old.deadline.filter(|deadline| *deadline > now);
+        state.failure = old.failure;
+        task.state = state;
+        self.dlq_mut(&queue).dirty += 1;
+        self.publish_now(task, now, settings)
+    }
+
+    fn bury(
+        &mut self,
+        mut task: Task,
+        reason: DeadReason,
+        failure: Option<Failure>,
+        now: Millis,
+        settings: &Settings,
+    ) -> Answer {
+        task.state.die(reason, failure, now, settings);
+        self.put(task.clone());
+        Dead(Box::new(task))
+    }
+
+    fn copy_confirmed(&mut self, id: &str, generation: i64) -> Answer {
+        match self.dead(id, generation) {
+            Ok(mut task) if task.state.dlq_copy == DlqCopy::Wanted => {
+                task.state.dlq_copy = DlqCopy::Present;
+                task.state.dlq_at = None;
+                self.put(task);
+                Done
+            }
+            refused => {
+                // The copy is in the broker and the row does not want it: somebody must look.
+                if let Some(queue) = self.get(id).map(|task| task.queue().to_owned()) {
+                    self.dlq_mut(&queue).dirty += 1;
+                }
+                refused.err().unwrap_or(Changed)
+            }
+        }
+    }
+
+    fn copy_missing(&mut self, id: &str, generation: i64, now: Millis) -> Answer {
+        match self.dead(id, generation) {
+            Ok(mut task) if task.state.dlq_copy == DlqCopy::Present => {
+                task.state.dlq_copy = DlqCopy::Wanted;
+                task.state.dlq_at = Some(now);
+                self.put(task);
+                Done
+            }
+            Ok(_) => Changed,
+            Err(answer) => answer,
+        }
+    }
+
+    fn send_copy(&mut self, id: &str, generation: i64, now: Millis, settings: &Settings) -> Answer {
+        match self.dead(id, generation) {
+            Ok(mut task) if task.state.dlq_copy == DlqCopy::Wanted && task.state.dlq_at.is_none_or(|at| at <= now) => {
+                task.state.dlq_at = Some(now + settings.confirm_timeout_ms);
+                self.put(task.clone());
+                Dead(Box::new(task))
+            }
+            Ok(_) => Changed,
+            Err(answer) => answer,
+        }
+    }
+
+    fn mark(&mut self, key: &LaneKey, arrives_at: Millis, now: Millis, settings: &Settings) -> Answer {
+        let known = self.lane(key).mark;
+        // A mark from a clock that ran ahead would call everything lost; so would believing an arrival that lies ahead.
+        let believed = if arrives_at > now.saturating_add(settings.slack_ms) { 0 } else { arrives_at };
+        let mark = known.min(now).max(believed);
+        if mark != known {
+            self.lane_mut(key).mark = mark;
+        }
+        Done
+    }
+
+    fn begin_pass(&mut self, queue: &str, hold_ms: Millis, every_ms: Millis, force: bool, now: Millis) -> Answer {
+        let ledger = self.dlqs.get(queue).cloned().unwrap_or_default();
+        let dirty = ledger.dirty > ledger.cleaned;
+        let rested = now >= ledger.pass_began.saturating_add(every_ms) || now < ledger.pass_began;
+        let free = now >= ledger.pass_until || now < ledger.pass_began;
+        if !free || !(force || dirty && rested) {
+            return PassRefused;
+        }
+        let ledger = self.dlq_mut(queue);
+        ledger.pass += 1;
+        ledger.pass_began = now;
+        ledger.pass_until = now + hold_ms;
+        PassBegun { pass: ledger.pass, dirty: ledger.dirty, began: now }
+    }
+
+    fn waiting(&self, id: &str, stamp: Stamp) -> Result<Task, Answer> {
+        let task = self.any_waiting(id)?;
+        if task.stamp() != stamp {
+            return Err(Stale { stamp: task.stamp() });
+        }
+        Ok(task)
+    }
+
+    fn any_waiting(&self, id: &str) -> Result<Task, Answer> {
+        let task = self.get(id).ok_or(Unknown)?;
+        if !task.state.status.is_waiting() {
+            return Err(NotNow { status: task.state.status });
+        }
+        Ok(task.clone())
+    }
+
+    fn running(&self, id: &str, fence: i64) -> Result<Task, Answer> {
+        let task = self.get(id).ok_or(Unknown)?;
+        if task.state.status != Status::Running {
+            return Err(NotNow { status: task.state.status });
+        }
+        if task.state.fence != fence {
+            return Err(Changed);
+        }
+        Ok(task.clone())
+    }
+
+    fn dead(&self, id: &str, generation: i64) -> Result<Task, Answer> {
+        let task = self.get(id).ok_or(Unknown)?;
+        if task.state.status != Status::Dead {
+            return Err(NotNow { status: task.state.status });
+        }
+        if task.stamp().generation != generation {
+            return Err(Stale { stamp: task.stamp() });
+        }
+        Ok(task.clone())
+    }
+}
+
+impl State {
+    /// A pending row that is due at `due_at`, with its alarm there.
+    pub fn pending(due_at: Millis) -> State {
+        State {
+            status: Status::Pending,
+            dead_reason: None,
+            degraded: None,
+            stamp: Stamp::FIRST,
+            due_at,
+            wake_at: Some(due_at),
+            deadline: None,
+            queue: None,
+            fence: 0,
+            worker: None,
+            started_at: None,
+            releases: 0,
+            wakes: 0,
+            outstanding: None,
+            held_by: None,
+            dlq_copy: DlqCopy::None,
+            dlq_at: None,
+            delay_ms: None,
+            delay_reason: None,
+            failure: None,
+            ended_at: None,
+        }
+    }
+
+    /// To a status in which nothing is waited for.
+    fn end(&mut self, status: Status, now: Millis) {
+        self.status = status;
+        self.dead_reason = None;
+        self.wake_at = None;
+        self.worker = None;
+        self.started_at = None;
+        self.outstanding = None;
+        self.held_by = None;
+        self.dlq_copy = DlqCopy::None;
+        self.dlq_at = None;
+        self.ended_at = Some(now);
+    }
+
+    /// To `dead`, its copy wanted. The committing worker publishes it; the sweeper does if it has not by then.
+    fn die(&mut self, reason: DeadReason, failure: Option<Failure>, now: Millis, settings: &Settings) {
+        self.end(Status::Dead, now);
+        self.dead_reason = Some(reason);
+        self.dlq_copy = DlqCopy::Wanted;
+        self.dlq_at = Some(now + settings.confirm_timeout_ms);
+        if failure.is_some() {
+            self.failure = failure;
+        }
+    }
+}
+
+impl Task {
+    /// Records that a wake-up goes straight to the lane now.
+    fn send(&mut self, now: Millis, wake_at: Millis) -> WakeUp {
+        let route = Outstanding { lane: self.stamp().lane(), rung_ms: 0, sent_at: now, arrives_at: now };
+        self.state.outstanding = Some(route);
+        self.state.wake_at = Some(wake_at);
+        WakeUp { id: self.spec.id.clone(), stamp: self.stamp(), queue: self.queue().to_owned(), route }
+    }
+}
+
+/// To `retry_waiting`, the wait held by a rung or by the store (§4.1).
+fn retry(
+    task: &mut Task,
+    delay_ms: Millis,
+    reason: String,
+    on_rung: bool,
+    failure: Failure,
+    now: Millis,
+    settings: &Settings,
+) -> Option<WakeUp> {
+    let due_at = now.saturating_add(delay_ms);
+    let state = &mut task.state;
+    state.status = Status::RetryWaiting;
+    state.stamp.retry_count += 1;
+    state.due_at = due_at;
+    state.worker = None;
+    state.started_at = None;
+    state.releases = 0;
+    state.wakes = 0;
+    state.delay_ms = Some(delay_ms);
+    state.delay_reason = Some(reason);
+    state.failure = Some(failure);
+    if !on_rung {
+        state.outstanding = None;
+        state.wake_at = Some(due_at);
+        return None;
+    }
+    let route = Outstanding { lane: Lane::Retries, rung_ms: delay_ms, sent_at: now, arrives_at: due_at };
+    state.outstanding = Some(route);
+    state.wake_at = Some(due_at.saturating_add(settings.grace_ms));
+    Some(WakeUp { id: task.spec.id.clone(), stamp: task.stamp(), queue: task.queue().to_owned(), route })
+}
+
+impl Settings {
+    /// patience · 2ⁿ, at most max_patience.
+    fn patience(&self, n: i64) -> Millis {
+        let doublings = u32::try_from(n.clamp(0, 40)).unwrap_or(40);
+        self.patience_ms.saturating_mul(1_i64 << doublings).min(self.max_patience_ms)
+    }
+}
+
+impl Spec {
+    /// The stored hash, or the hash of the stored payload for rows that others inserted.
+    fn hash_of_payload(&self) -> String {
+        if self.payload_hash.is_empty() {
+            super::canonical_payload_hash(&self.task_type, &self.payload)
+        } else {
+            self.payload_hash.clone()
+        }
+    }
+}
