@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::policy::TopicPattern;
+
 use super::{
     Answer::*, Attachment, Attempt, AttemptOutcome, DeadReason, Decision, DlqCopy, Failure, Lane, LaneKey, LaneLedger,
     Millis, Outstanding, Rows, Spec, Spot, Stamp, State, Status, Task, TaskResult,
@@ -49,6 +51,14 @@ const HELD_LOOK_MS: Millis = 24 * 3_600_000;
 pub struct Claimant {
     /// The worker's identity, new at every process start.
     pub worker: String,
+    /// The task types it can run; `None`: every type. A task of another type stays waiting.
+    pub serves: Option<Arc<[TopicPattern]>>,
+}
+
+impl Claimant {
+    fn can_run(&self, task_type: &str) -> bool {
+        self.serves.as_ref().is_none_or(|types| types.iter().any(|pattern| pattern.matches(task_type)))
+    }
 }
 
 /// A submission that can become a runnable task.
@@ -598,7 +608,7 @@ impl Rows {
         if let Some(gate) = self.shut_gate(&task) {
             return self.hold(task, gate, now);
         }
-        let Some(claimant) = claimant else {
+        let Some(claimant) = claimant.filter(|claimant| claimant.can_run(&task.spec.task_type)) else {
             let state = &mut task.state;
             state.held_by = None;
             state.wake_at = Some(now + settings.patience_ms);
