@@ -1,0 +1,29 @@
+//! A model check of DESIGN §3–4 over the real rules.
+//!
+//! Every interleaving of two workers, a broker that loses, doubles, reorders and delays messages, crashes at every step, leases that
+//! end while their owner lives, and people who cancel, replay and discard, up to a bound on faults and time. The model supplies the
+//! surroundings only: what a row becomes is decided by `Rows::apply`, `decide` and `decide_lost`, the functions that production runs.
+
+mod fair;
+mod model;
+mod properties;
+mod step;
+mod store;
+mod world;
+
+use std::time::Instant;
+
+use model::Redeliver;
+use stateright::{Checker, Model};
+
+fn check(name: &str, model: Redeliver) {
+    let start = Instant::now();
+    let checker = model.checker().spawn_bfs().join();
+    println!("{name}: states: {} unique, depth {}, {:.1?}", checker.unique_state_count(), checker.max_depth(), start.elapsed());
+    checker.assert_properties();
+}
+
+#[test]
+fn one_task_survives_every_pair_of_faults() {
+    check("one task", Redeliver::one_task());
+}

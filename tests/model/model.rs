@@ -1,0 +1,427 @@
+//! The model's actions: everything that can happen next.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use redeliver::policy::{Backoff, Policy};
+use redeliver::task::{DlqCopy, DlqLedger, LaneLedger, Millis, Settings, Spec, Status};
+use stateright::{Model, Property};
+
+use crate::world::{CopyOf, History, Message, START, TaskNo, World};
+
+/// The delay before a retry, in ticks.
+pub const RUNG: Millis = 2;
+/// Releases of one stamp that are free.
+pub const MAX_RELEASES: i64 = 1;
+
+/// The model with its bounds.
+#[derive(Debug)]
+pub struct Redeliver {
+    /// Submissions that are in flight at the beginning: the first so many of `specs`.
+    pub submissions: usize,
+    /// The tasks, then the rows that their refusals would be.
+    pub specs: Vec<Arc<Spec>>,
+    /// No attempt of the tasks starts after.
+    pub deadline: Option<Millis>,
+    /// The times that transitions use, in ticks.
+    pub settings: Settings,
+    /// One retry.
+    pub policy: Policy,
+    /// Whether the broker holds the wait, or the store.
+    pub on_rung: bool,
+    /// The last tick that the checker looks at.
+    pub horizon: Millis,
+    /// Faults per path.
+    pub faults: u8,
+    /// Acts of people per path.
+    pub people: u8,
+    /// Whether attempts may also fail for good.
+    pub may_fail_for_good: bool,
+    /// The wrong rule in force, if one is.
+    pub mutant: Option<Mutant>,
+    /// What was seen at least once; see [`Sight`].
+    pub seen: AtomicU64,
+    /// Worlds from which a fair run is known to end well.
+    pub ends: Mutex<HashSet<u64>>,
+}
+
+/// Wrong rules. Each must be caught.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// A delivery is acked although its commit did not happen.
+    AckBeforeCommit,
+    /// A settle is believed whatever its fence.
+    SettleWithoutFence,
+    /// A wake-up is believed whatever its stamp.
+    ClaimWithoutStamp,
+    /// A retry that a rung holds leaves no alarm.
+    RetryWithoutAlarm,
+    /// A crash spends no retry.
+    LostIsFree,
+    /// The confirm of an old generation's copy counts for the new one.
+    LateConfirmBelieved,
+    /// A late row keeps its alarm.
+    AlarmStaysInThePast,
+    /// No pass over the DLQ is ever asked for.
+    NothingMakesDirty,
+}
+
+/// How an attempt ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// Done.
+    Succeeds,
+    /// Deserves a retry.
+    Fails,
+    /// Does not.
+    FailsForGood,
+    /// The worker stops and gives it back.
+    GivenBack,
+}
+
+/// Where the worker dies while it settles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Crash {
+    /// It does not.
+    No,
+    /// After the commit, before anything is published or acked.
+    BeforePublish,
+    /// After the publish, before the ack.
+    BeforeAck,
+}
+
+/// What a person does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Deed {
+    /// Stops a waiting task.
+    Cancel,
+    /// Runs a waiting task now.
+    RunNow,
+    /// Runs a dead task again.
+    Replay,
+    /// Throws a dead task away.
+    Discard,
+}
+
+/// One step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A worker takes a message and commits what it means; a claim runs on, anything else is acked.
+    Deliver(usize, Message),
+    /// The same, but the worker dies between commit and ack.
+    DeliverUnacked(usize, Message),
+    /// Mutant only: the ack goes out and the worker dies before the commit.
+    AckUncommitted(Message),
+    /// A rung lets a message go before its time.
+    DeliverEarly(usize, Message),
+    /// An attempt ends and is settled.
+    Finish(usize, Ending, Crash),
+    /// A worker renews its lease.
+    Heartbeat(usize),
+    /// A worker dies while its handler runs.
+    Die(usize),
+    /// A scheduler finds a row's alarm ringing.
+    Alarm(TaskNo),
+    /// The sweeper finds a wanted copy's time come.
+    SendCopy(TaskNo),
+    /// A copy reaches the DLQ.
+    CopyArrives(CopyOf),
+    /// The confirm of a copy reaches the store.
+    Confirmed(CopyOf),
+    /// A message is gone; so is the publish of a worker that died between commit and publish.
+    Lose(Message),
+    /// A message is there twice.
+    Duplicate(Message),
+    /// A publish comes back, returned or nacked.
+    Return(Message),
+    /// The broker loses everything; its queues are found missing, that is written down, they are declared again.
+    Wipe,
+    /// A pass over the dirty DLQ begins.
+    PassBegins,
+    /// It takes every copy.
+    PassTakes,
+    /// It writes what it found, removes what must not be there, returns the rest.
+    PassEnds,
+    /// It dies after writing, before removing.
+    PassDies,
+    /// The DLQ's depth is compared with the rows.
+    LookAtDepth,
+    /// A person acts.
+    Person(Deed, TaskNo),
+    /// A tick of the store's clock.
+    Tick,
+}
+
+/// What the model must have seen, or it proves nothing.
+#[derive(Debug, Clone, Copy)]
+pub enum Sight {
+    /// A success on the second attempt.
+    SuccessAfterRetry,
+    /// A success in generation 1.
+    ReplayedSuccess,
+    /// A task out of retries.
+    Exhausted,
+    /// A task that died of a permanent error.
+    Permanent,
+    /// A message whose stamp no longer held.
+    StaleDropped,
+    /// A message whose task was not waiting.
+    NotWaitingDropped,
+    /// A lease that ended.
+    LeaseLost,
+    /// A settle with an old fence.
+    SettleRefused,
+    /// A late wake-up left alone.
+    Late,
+    /// A late wake-up sent again as a probe.
+    Probe,
+    /// A wake-up judged lost by the lane's mark.
+    LostByMark,
+    /// A wake-up judged lost because its lane went missing.
+    LostByMissing,
+    /// A wake-up before its time.
+    Early,
+    /// A run given back.
+    Released,
+    /// A run given back once too often.
+    ReleasedTooOften,
+    /// A publish that came back.
+    Returned,
+    /// A copy that a pass found missing.
+    CopyMissing,
+    /// A copy that a pass removed.
+    CopyRemoved,
+    /// A wanted copy that a pass found in place.
+    CopyFound,
+    /// A refused submission.
+    Conflict,
+    /// The same submission again.
+    Duplicate,
+    /// A deadline that passed.
+    Deadline,
+}
+
+impl Redeliver {
+    /// One task, everything that can go wrong.
+    pub fn one_task() -> Redeliver {
+        Redeliver {
+            submissions: 1,
+            specs: vec![spec("task", "key", "{}")],
+            deadline: None,
+            settings: Settings {
+                grace_ms: 1,
+                patience_ms: 1,
+                max_patience_ms: 2,
+                slack_ms: 1,
+                confirm_timeout_ms: 1,
+                lease_ms: 2,
+            },
+            policy: Policy { max_retries: 1, backoff: Backoff::Fixed(RUNG), ..Policy::built_in() },
+            on_rung: true,
+            horizon: START + 6,
+            faults: 2,
+            people: 1,
+            may_fail_for_good: false,
+            mutant: None,
+            seen: AtomicU64::new(0),
+            ends: Mutex::default(),
+        }
+    }
+
+    /// Two tasks with one idempotency key and different payloads.
+    pub fn one_key() -> Redeliver {
+        let specs =
+            vec![spec("a", "key", "1"), spec("b", "key", "2"), spec("refused-a", "", "1"), spec("refused-b", "", "2")];
+        Redeliver { submissions: 2, specs, ..Redeliver::one_task() }
+    }
+
+    /// The row that keeps a submission whose key is taken.
+    pub fn refusal_of(&self, task: TaskNo) -> Option<TaskNo> {
+        let refusal = task + self.submissions;
+        (refusal < self.specs.len()).then_some(refusal)
+    }
+
+    /// Whether this was seen anywhere.
+    pub fn saw(&self, sight: Sight) -> bool {
+        self.seen.load(Ordering::Relaxed) & (1 << sight as u64) != 0
+    }
+
+    fn busy_worker(world: &World, on: usize) -> bool {
+        // Two idle or equal workers are the same worker.
+        on == 1 && world.workers[0] == world.workers[1]
+    }
+
+    fn message_actions(&self, world: &World, actions: &mut Vec<Action>) {
+        let idle = world.workers.iter().position(Option::is_none);
+        for (at, message) in world.in_flight.iter().copied().enumerate() {
+            if at > 0 && world.in_flight[at - 1] == message {
+                continue;
+            }
+            match message {
+                Message::Copy(copy) => actions.push(Action::CopyArrives(copy)),
+                Message::Confirm(copy) => actions.push(Action::Confirmed(copy)),
+                Message::Submission { .. } | Message::WakeUp { .. } => {
+                    if let Some(worker) = idle {
+                        if message.arrived(world.now) {
+                            actions.push(Action::Deliver(worker, message));
+                        } else if world.faults > 0 {
+                            actions.push(Action::DeliverEarly(worker, message));
+                        }
+                        if world.faults > 0 && message.arrived(world.now) {
+                            actions.push(Action::DeliverUnacked(worker, message));
+                        }
+                    }
+                }
+            }
+            if world.faults == 0 {
+                continue;
+            }
+            // A submission without a row is protected by its producer's confirm; we may not lose it, and nothing could be told.
+            if world.rows[message.task()].is_some() {
+                actions.push(Action::Lose(message));
+            }
+            if !matches!(message, Message::Confirm(_)) {
+                actions.push(Action::Duplicate(message));
+            }
+            if matches!(message, Message::WakeUp { .. }) {
+                actions.push(Action::Return(message));
+            }
+            if self.mutant == Some(Mutant::AckBeforeCommit) && matches!(message, Message::Submission { .. }) {
+                actions.push(Action::AckUncommitted(message));
+            }
+        }
+    }
+
+    fn worker_actions(&self, world: &World, actions: &mut Vec<Action>) {
+        for worker in 0..2 {
+            let Some(run) = world.workers[worker] else { continue };
+            if Self::busy_worker(world, worker) {
+                continue;
+            }
+            let mut endings = vec![Ending::Succeeds, Ending::Fails, Ending::GivenBack];
+            if self.may_fail_for_good {
+                endings.push(Ending::FailsForGood);
+            }
+            for ending in endings {
+                actions.push(Action::Finish(worker, ending, Crash::No));
+                if world.faults > 0 {
+                    actions.push(Action::Finish(worker, ending, Crash::BeforePublish));
+                    actions.push(Action::Finish(worker, ending, Crash::BeforeAck));
+                }
+            }
+            if world.faults > 0 {
+                actions.push(Action::Die(worker));
+            }
+            let row = world.rows[run.task].as_ref();
+            if row.is_some_and(|row| row.wake_at.is_some_and(|at| at < world.now + self.settings.lease_ms)) {
+                actions.push(Action::Heartbeat(worker));
+            }
+        }
+    }
+
+    fn store_actions(&self, world: &World, actions: &mut Vec<Action>) {
+        for (task, row) in world.rows.iter().enumerate() {
+            let Some(row) = row else { continue };
+            if row.wake_at.is_some_and(|at| at <= world.now) {
+                actions.push(Action::Alarm(task));
+            }
+            if row.dlq_copy == DlqCopy::Wanted && row.dlq_at.is_some_and(|at| at <= world.now) {
+                actions.push(Action::SendCopy(task));
+            }
+            if world.people > 0 {
+                let deeds: &[Deed] = match row.status {
+                    Status::Pending | Status::RetryWaiting => &[Deed::Cancel, Deed::RunNow],
+                    Status::Dead => &[Deed::Replay, Deed::Discard],
+                    _ => &[],
+                };
+                actions.extend(deeds.iter().map(|deed| Action::Person(*deed, task)));
+            }
+        }
+    }
+
+    fn pass_actions(&self, world: &World, actions: &mut Vec<Action>) {
+        match &world.pass {
+            None => {
+                if world.ledger.dirty > world.ledger.cleaned {
+                    actions.push(Action::PassBegins);
+                } else if self.depth_is_odd(world) {
+                    actions.push(Action::LookAtDepth);
+                }
+            }
+            Some(pass) if pass.taken.is_none() => actions.push(Action::PassTakes),
+            Some(_) => {
+                actions.push(Action::PassEnds);
+                if world.faults > 0 {
+                    actions.push(Action::PassDies);
+                }
+            }
+        }
+    }
+}
+
+impl Model for Redeliver {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        let submission = |task| Message::Submission { task, redelivered: false };
+        vec![World {
+            now: START,
+            rows: vec![None; self.specs.len()],
+            history: vec![History::default(); self.specs.len()],
+            lanes: [LaneLedger::default(); 2],
+            missing_at: None,
+            in_flight: (0..self.submissions).map(submission).collect(),
+            workers: [None; 2],
+            dlq: Vec::new(),
+            ledger: DlqLedger::default(),
+            pass: None,
+            faults: self.faults,
+            people: self.people,
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        if world.broken.is_some() {
+            return;
+        }
+        self.message_actions(world, actions);
+        self.worker_actions(world, actions);
+        self.store_actions(world, actions);
+        self.pass_actions(world, actions);
+        if world.faults > 0 && world.rows.iter().take(self.submissions).all(Option::is_some) {
+            actions.push(Action::Wipe);
+        }
+        if world.now < self.horizon {
+            actions.push(Action::Tick);
+        }
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        self.step(world, action, Some(&self.seen))
+    }
+
+    fn properties(&self) -> Vec<Property<Redeliver>> {
+        crate::properties::all(self)
+    }
+}
+
+fn spec(id: &str, key: &str, payload: &str) -> Arc<Spec> {
+    Arc::new(Spec {
+        id: id.into(),
+        task_type: "t".into(),
+        payload: payload.into(),
+        labels: std::collections::BTreeMap::new(),
+        idempotency_key: (!key.is_empty()).then(|| key.into()),
+        priority: 0,
+        cache_key: None,
+        reply_to: None,
+        payload_hash: payload.into(),
+        submission_hash: None,
+        created_at: START,
+        raw: None,
+        conflicts_with: None,
+    })
+}
