@@ -4,6 +4,7 @@
 //! end while their owner lives, and people who cancel, replay and discard, up to a bound on faults and time. The model supplies the
 //! surroundings only: what a row becomes is decided by `Rows::apply`, `decide` and `decide_lost`, the functions that production runs.
 
+mod canon;
 mod fair;
 mod model;
 mod properties;
@@ -26,4 +27,26 @@ fn check(name: &str, model: Redeliver) {
 #[test]
 fn one_task_survives_every_pair_of_faults() {
     check("one task", Redeliver::one_task());
+}
+#[test]
+fn explore() {
+    let n = |key: &str, default: i64| std::env::var(key).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    let mut model = if n("KEY", 0) == 1 { Redeliver::one_key() } else { Redeliver::one_task() };
+    model.messages = n("M", 3) as usize;
+    model.faults = n("F", 1) as u8;
+    model.people = n("P", 1) as u8;
+    let start = Instant::now();
+    let checker = model.checker().timeout(std::time::Duration::from_secs(n("T", 60) as u64)).spawn_bfs().join();
+    println!("states: {} unique, {} all, depth {}, {:.1?}", checker.unique_state_count(), checker.state_count(), checker.max_depth(), start.elapsed());
+    for (name, path) in checker.discoveries() {
+        if name.contains(' ') {
+            println!("{name}");
+            let mut last = None;
+            for (state, action) in path.into_vec() {
+                println!("  {action:?}");
+                last = Some(state);
+            }
+            println!("{last:#?}");
+        }
+    }
 }

@@ -30,8 +30,8 @@ pub struct Redeliver {
     pub policy: Policy,
     /// Whether the broker holds the wait, or the store.
     pub on_rung: bool,
-    /// The last tick that the checker looks at.
-    pub horizon: Millis,
+    /// Messages that may be in flight at once; time has no bound, so without one they would heap up for ever.
+    pub messages: usize,
     /// Faults per path.
     pub faults: u8,
     /// Acts of people per path.
@@ -219,7 +219,7 @@ impl Redeliver {
             },
             policy: Policy { max_retries: 1, backoff: Backoff::Fixed(RUNG), ..Policy::built_in() },
             on_rung: true,
-            horizon: START + 6,
+            messages: 3,
             faults: 2,
             people: 1,
             may_fail_for_good: false,
@@ -299,9 +299,11 @@ impl Redeliver {
             if Self::busy_worker(world, worker) {
                 continue;
             }
-            let mut endings = vec![Ending::Succeeds, Ending::Fails, Ending::GivenBack];
-            if self.may_fail_for_good {
-                endings.push(Ending::FailsForGood);
+            // An old fence is refused whatever it says; that it says "done" is the most dangerous.
+            let mut endings = vec![Ending::Succeeds];
+            if run.fence == 1 {
+                endings.extend([Ending::Fails, Ending::GivenBack]);
+                endings.extend(self.may_fail_for_good.then_some(Ending::FailsForGood));
             }
             for ending in endings {
                 actions.push(Action::Finish(worker, ending, Crash::No));
@@ -365,7 +367,7 @@ impl Model for Redeliver {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        let submission = |task| Message::Submission { task, redelivered: false };
+        let submission = |task| Message::Submission { task };
         vec![World {
             now: START,
             rows: vec![None; self.specs.len()],
@@ -394,13 +396,15 @@ impl Model for Redeliver {
         if world.faults > 0 && world.rows.iter().take(self.submissions).all(Option::is_some) {
             actions.push(Action::Wipe);
         }
-        if world.now < self.horizon {
-            actions.push(Action::Tick);
-        }
+        actions.push(Action::Tick);
     }
 
     fn next_state(&self, world: &World, action: Action) -> Option<World> {
         self.step(world, action, Some(&self.seen))
+    }
+
+    fn within_boundary(&self, world: &World) -> bool {
+        world.in_flight.len() <= self.messages && world.dlq.len() <= self.messages
     }
 
     fn properties(&self) -> Vec<Property<Redeliver>> {

@@ -67,7 +67,7 @@ impl Redeliver {
                 w.faults -= 1;
                 let run = w.workers[worker].take()?;
                 if let Some(message) = run.holds {
-                    w.give_back(message);
+                    w.send(message);
                 }
             }
             Action::Alarm(task) => self.alarm(w, task, &witness),
@@ -113,7 +113,7 @@ impl Redeliver {
             Action::Person(deed, task) => self.person(w, deed, task),
             Action::Tick => w.now += 1,
         }
-        w.normalise();
+        w.canonical(&self.settings);
         (world != *old).then_some(world)
     }
 
@@ -126,7 +126,7 @@ impl Redeliver {
         w.take(message);
         let claimant = Some(Claimant { worker: String::new(), serves: None });
         let command = match message {
-            Message::Submission { task, redelivered } => Command::Submit(Box::new(self.new_task(task, redelivered, claimant))),
+            Message::Submission { task } => Command::Submit(Box::new(self.new_task(task, claimant))),
             Message::WakeUp { task, stamp, arrives_at, .. } => {
                 let _: Answer = self.apply(w, mark(stamp, arrives_at));
                 Command::Claim { id: self.specs[task].id.clone(), stamp, claimant }
@@ -157,7 +157,7 @@ impl Redeliver {
             self.publish_copy(w, &answer);
             self.acked(w, message.task());
         } else {
-            w.give_back(message);
+            w.send(message);
         }
     }
 
@@ -200,7 +200,7 @@ impl Redeliver {
             self.publish_settled(w, &answer);
         }
         match run.holds {
-            Some(message) if crash != Crash::No || (settled && nack) => w.give_back(message),
+            Some(message) if crash != Crash::No || (settled && nack) => w.send(message),
             Some(_) => self.acked(w, run.task),
             None => {}
         }
@@ -373,7 +373,7 @@ impl Redeliver {
         }
     }
 
-    fn new_task(&self, task: TaskNo, redelivered: bool, claimant: Option<Claimant>) -> NewTask {
+    fn new_task(&self, task: TaskNo, claimant: Option<Claimant>) -> NewTask {
         let spec = (*self.specs[task]).clone();
         let refused = self.refusal_of(task).map_or_else(|| spec.clone(), |refusal| (*self.specs[refusal]).clone());
         NewTask {
@@ -381,7 +381,7 @@ impl Redeliver {
             queue: DEFAULT_QUEUE.into(),
             not_before: None,
             deadline: self.deadline,
-            redelivered,
+            redelivered: false,
             refusal: Refusal {
                 spec: refused,
                 queue: DEFAULT_QUEUE.into(),

@@ -67,7 +67,7 @@ impl Redeliver {
 
     fn write(&self, world: &mut World, rows: &mut Rows) {
         for (row, spec) in world.rows.iter_mut().zip(&self.specs) {
-            *row = rows.get(&spec.id).map(|task| bare(task.state.clone()));
+            *row = rows.get(&spec.id).map(|task| task.state.clone());
         }
         world.lanes = [Lane::Tasks, Lane::Retries].map(|which| rows.lanes.get(&lane(which)).copied().unwrap_or_default());
         world.missing_at = rows.missing.values().max().copied();
@@ -179,18 +179,6 @@ pub fn row_is_sound(row: &State) -> bool {
         _ => true,
     };
     alarm && reason && copy && waits_only_when_waiting && status
-}
-
-/// The row without what no rule reads.
-fn bare(mut state: State) -> State {
-    state.queue = None;
-    state.worker = None;
-    state.started_at = None;
-    state.ended_at = None;
-    state.delay_ms = None;
-    state.delay_reason = None;
-    state.failure = None;
-    state
 }
 
 fn lane(lane: Lane) -> LaneKey {

@@ -1,12 +1,13 @@
 //! The state of the model: store, broker and two workers, reduced to what decisions depend on.
 //!
-//! Texts (failures, reasons, worker names) are dropped after every step because no rule reads them; everything a rule does read
-//! is kept as the real type. Workers are anonymous and sorted, messages are a sorted multiset: worlds that differ only in names are one.
+//! Everything a rule reads is kept as the real type. Workers are anonymous, messages are a multiset; see `canon` for what else is
+//! the same to every rule.
 
 use redeliver::task::{DlqLedger, LaneLedger, Millis, Stamp, State};
 
-/// When the model begins; far enough from 0 that "never" (a ledger's 0) lies long before it.
-pub const START: Millis = 100;
+/// When it is: time moves around `now`, so `now` never changes in a canonical world. Far enough from 0 that "never" (a ledger's 0)
+/// lies long before it.
+pub const START: Millis = 1000;
 
 /// How long a pass holds the DLQ, and the least time between two passes, in ticks.
 pub const PASS_HOLD: Millis = 3;
@@ -65,8 +66,6 @@ pub enum Message {
     Submission {
         /// Which.
         task: TaskNo,
-        /// Whether the broker says that it may have been seen.
-        redelivered: bool,
     },
     /// "Look at this task."
     WakeUp {
@@ -157,39 +156,9 @@ impl World {
         }
     }
 
-    /// A delivery that was not acked comes again, marked so.
-    pub fn give_back(&mut self, message: Message) {
-        self.send(match message {
-            Message::Submission { task, .. } => Message::Submission { task, redelivered: true },
-            other => other,
-        });
-    }
-
     /// Notes the first broken invariant.
     pub fn breaks(&mut self, what: Broken) {
         self.broken.get_or_insert(what);
-    }
-
-    /// Makes worlds that differ only in names equal.
-    pub fn normalise(&mut self) {
-        self.workers.sort_unstable();
-        self.dlq.sort_unstable();
-        // Only differences count: what is cleaned is as if it had never been dirty.
-        let cleaned = std::mem::take(&mut self.ledger.cleaned);
-        self.ledger.dirty -= cleaned;
-        match &mut self.pass {
-            Some(pass) => {
-                pass.dirty -= cleaned;
-                self.ledger.pass -= pass.number - 1;
-                pass.number = 1;
-            }
-            None => self.ledger.pass = 0,
-        }
-        self.ledger.strangers = 0;
-        // A pass that is over and rested from is as if it had never been.
-        if self.now >= self.ledger.pass_until && self.now >= self.ledger.pass_began + PASS_EVERY {
-            (self.ledger.pass_began, self.ledger.pass_until) = (0, 0);
-        }
     }
 }
 
