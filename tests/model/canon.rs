@@ -4,7 +4,7 @@
 //! moved in time, a silence longer than `GAP` may be cut to it, and a time that can never again be compared to anything may be
 //! forgotten. All of this is exact: whatever one world can do, its canonical form can do too.
 
-use redeliver::task::{Lane, Millis, Settings, Stamp, State};
+use redeliver::task::{DlqLedger, Lane, LaneLedger, Millis, Settings, Stamp, State, Status};
 
 use crate::world::{Message, PASS_EVERY, START, World};
 
@@ -15,17 +15,23 @@ const WORDS: Millis = 10;
 
 impl World {
     /// The one world that stands for all that are equal to this one.
-    pub fn canonical(&mut self, settings: &Settings) {
+    pub fn canonical(&mut self, settings: &Settings, mirror: bool) {
         self.forget_fences();
         for row in self.rows.iter_mut().flatten() {
             forget_in_row(row, self.now);
         }
         self.forget_missing();
+        self.forget_lanes();
         self.forget_in_messages();
         for lane in [Lane::Tasks, Lane::Retries] {
             self.forget_in_lane(lane, settings);
         }
-        self.forget_passes();
+        if mirror {
+            self.forget_passes();
+        } else {
+            self.ledger = DlqLedger::default();
+            self.rows.iter_mut().flatten().filter_map(|row| row.dlq_at.as_mut()).for_each(|at| *at = 0);
+        }
         self.move_in_time();
         self.in_flight.sort_unstable();
         self.workers.sort_unstable();
@@ -36,7 +42,7 @@ impl World {
     fn forget_fences(&mut self) {
         for run in self.workers.iter_mut().flatten() {
             let row = self.rows[run.task].as_ref();
-            let lives = row.is_some_and(|row| row.status == redeliver::task::Status::Running && row.fence == run.fence);
+            let lives = row.is_some_and(|row| row.status == Status::Running && row.fence == run.fence);
             run.fence = i64::from(lives);
             if !lives {
                 // Whatever it remembers, it will be refused.
@@ -56,6 +62,21 @@ impl World {
         }
     }
 
+    /// A lane that no row will ever publish to again needs no ledger.
+    fn forget_lanes(&mut self) {
+        let people = self.people;
+        let over = |row: &State| row.status.is_ended() && (people == 0 || row.status != Status::Dead);
+        let rows = || self.rows.iter().flatten();
+        let started = rows().next().is_some();
+        let past_first = started && rows().all(|row| over(row) || row.status.is_ended() || row.stamp != Stamp::FIRST);
+        if past_first {
+            self.lanes[0] = LaneLedger::default();
+        }
+        if started && rows().all(over) {
+            self.lanes[1] = LaneLedger::default();
+        }
+    }
+
     fn forget_in_messages(&mut self) {
         let mut messages = std::mem::take(&mut self.in_flight);
         let held = self.workers.iter_mut().flatten().filter_map(|run| run.holds.as_mut());
@@ -64,7 +85,12 @@ impl World {
             if *arrives_at <= self.now {
                 *rung_ms = 0;
             }
-            let row = self.rows[*task].as_ref().filter(|row| row.status.is_waiting() && row.stamp == *stamp);
+            let row = self.rows[*task].as_ref().filter(|row| !row.status.is_ended());
+            if row.is_none_or(|row| *stamp < row.stamp) && *stamp != Stamp::FIRST {
+                // It will never match again; all it has left to say is that its lane delivers.
+                *stamp = Stamp { generation: 0, retry_count: i64::MAX };
+            }
+            let row = row.filter(|row| row.status.is_waiting() && row.stamp == *stamp);
             if row.and_then(|row| row.outstanding).is_none_or(|outstanding| outstanding.sent_at != *sent_at) {
                 *sent_at = 0;
             }
@@ -89,19 +115,21 @@ impl World {
         }
     }
 
-    /// What is cleaned is as if it had never been dirty; a pass that is over and rested from, as if it had never been.
+    /// It counts only whether the DLQ is dirty, and whether it became so again since the pass began. A pass that is over and rested from
+    /// is as if it had never been.
     fn forget_passes(&mut self) {
-        let cleaned = std::mem::take(&mut self.ledger.cleaned);
-        self.ledger.dirty -= cleaned;
+        let dirty = self.ledger.dirty > self.ledger.cleaned;
         self.ledger.strangers = 0;
         match &mut self.pass {
             Some(pass) => {
-                pass.dirty -= cleaned;
+                self.ledger.dirty = if self.ledger.dirty > pass.dirty { 2 } else { 1 };
+                pass.dirty = 1;
                 self.ledger.pass -= pass.number - 1;
                 pass.number = 1;
             }
-            None => self.ledger.pass = 0,
+            None => (self.ledger.dirty, self.ledger.pass) = (i64::from(dirty), 0),
         }
+        self.ledger.cleaned = 0;
         if self.now >= self.ledger.pass_until {
             self.ledger.pass_until = 0;
         }

@@ -24,7 +24,7 @@ impl Redeliver {
         while path.len() < ENDLESS {
             let print = fingerprint(&world);
             let known = self.ends.lock().unwrap_or_else(PoisonError::into_inner).contains(&print);
-            if known || is_settled(&world) {
+            if known || self.is_settled(&world) {
                 self.ends.lock().unwrap_or_else(PoisonError::into_inner).extend(path);
                 return true;
             }
@@ -45,7 +45,7 @@ impl Redeliver {
                 Message::Copy(copy) => actions.push(Action::CopyArrives(copy)),
                 Message::Confirm(copy) => actions.push(Action::Confirmed(copy)),
                 message if message.arrived(world.now) => {
-                    actions.extend(world.workers.iter().position(Option::is_none).map(|idle| Action::Deliver(idle, message)));
+                    actions.extend(self.idle_worker(world).map(|idle| Action::Deliver(idle, message)));
                 }
                 _ => {}
             }
@@ -53,6 +53,7 @@ impl Redeliver {
         let busy = (0..2).filter(|worker| world.workers[*worker].is_some());
         actions.extend(busy.map(|worker| Action::Finish(worker, Ending::Fails, Crash::No)));
         actions.push(match &world.pass {
+            _ if !self.mirror => Action::Tick,
             None if world.ledger.dirty > world.ledger.cleaned => Action::PassBegins,
             None if self.depth_is_odd(world) => Action::LookAtDepth,
             None => Action::Tick,
@@ -63,7 +64,7 @@ impl Redeliver {
             if row.wake_at.is_some_and(|at| at <= world.now) {
                 actions.push(Action::Alarm(task));
             }
-            if row.dlq_at.is_some_and(|at| at <= world.now) {
+            if self.mirror && row.dlq_at.is_some_and(|at| at <= world.now) {
                 actions.push(Action::SendCopy(task));
             }
         }
@@ -73,19 +74,23 @@ impl Redeliver {
         actions.push(Action::Tick);
         actions.into_iter().find_map(|action| self.step(world, action, None))
     }
-}
 
-/// Nothing is left to do: every task has ended, nothing is in motion, and the DLQ holds exactly one copy of each dead task.
-fn is_settled(world: &World) -> bool {
-    let rows = || world.rows.iter().enumerate().filter_map(|(task, row)| Some((task, row.as_ref()?)));
-    let dead = rows().filter(|(_, row)| row.status == Status::Dead);
-    let copies: Vec<CopyOf> = dead.map(|(task, row)| CopyOf { task, generation: row.stamp.generation }).collect();
-    rows().all(|(_, row)| row.status.is_ended() && row.dlq_copy != DlqCopy::Wanted)
-        && world.in_flight.is_empty()
-        && world.workers.iter().all(Option::is_none)
-        && world.pass.is_none()
-        && world.ledger.dirty == world.ledger.cleaned
-        && world.dlq == copies
+    /// Nothing is left to do: every task has ended, nothing is in motion, and the DLQ holds exactly one copy of each dead task.
+    fn is_settled(&self, world: &World) -> bool {
+        let rows = || world.rows.iter().enumerate().filter_map(|(task, row)| Some((task, row.as_ref()?)));
+        let still = world.in_flight.is_empty() && world.workers.iter().all(Option::is_none) && world.pass.is_none();
+        let ended = rows().all(|(_, row)| row.status.is_ended());
+        if !self.mirror {
+            return still && ended;
+        }
+        let dead = rows().filter(|(_, row)| row.status == Status::Dead);
+        let copies: Vec<CopyOf> = dead.map(|(task, row)| CopyOf { task, generation: row.stamp.generation }).collect();
+        still
+            && ended
+            && rows().all(|(_, row)| row.dlq_copy != DlqCopy::Wanted)
+            && world.ledger.dirty == world.ledger.cleaned
+            && world.dlq == copies
+    }
 }
 
 fn fingerprint(world: &World) -> u64 {

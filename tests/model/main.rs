@@ -31,12 +31,17 @@ fn one_task_survives_every_pair_of_faults() {
 #[test]
 fn explore() {
     let n = |key: &str, default: i64| std::env::var(key).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    let mut model = if n("KEY", 0) == 1 { Redeliver::one_key() } else { Redeliver::one_task() };
-    model.messages = n("M", 3) as usize;
+    let mut model = match n("KEY", 0) { 1 => Redeliver::one_key(), 2 => Redeliver::dead_letter(), _ => Redeliver::one_task() };
+    model.messages = n("M", model.messages as i64) as usize;
+    model.copies = n("C", model.copies as i64) as usize;
+    model.confirms = n("CC", model.confirms as i64) as usize;
     model.faults = n("F", 1) as u8;
     model.people = n("P", 1) as u8;
+    model.mirror = n("MIRROR", 1) == 1;
+    model.policy.max_retries = n("R", model.policy.max_retries);
+    model.workers = n("W", model.workers as i64) as usize;
     let start = Instant::now();
-    let checker = model.checker().timeout(std::time::Duration::from_secs(n("T", 60) as u64)).spawn_bfs().join();
+    let checker = model.checker().target_state_count(n("N", 3000000) as usize).spawn_bfs().join();
     println!("states: {} unique, {} all, depth {}, {:.1?}", checker.unique_state_count(), checker.state_count(), checker.max_depth(), start.elapsed());
     for (name, path) in checker.discoveries() {
         if name.contains(' ') {

@@ -30,14 +30,24 @@ pub struct Redeliver {
     pub policy: Policy,
     /// Whether the broker holds the wait, or the store.
     pub on_rung: bool,
-    /// Messages that may be in flight at once; time has no bound, so without one they would heap up for ever.
+    /// Submissions and wake-ups that may be in flight at once; time has no bound, so without one they would heap up for ever.
     pub messages: usize,
+    /// Copies that may exist at once, wherever they are.
+    pub copies: usize,
+    /// Confirms of copies that may be on their way at once.
+    pub confirms: usize,
+    /// Whether the DLQ in the broker is part of the model. Without it dead rows keep their copy wanted and nobody looks.
+    pub mirror: bool,
     /// Faults per path.
     pub faults: u8,
     /// Acts of people per path.
     pub people: u8,
-    /// Whether attempts may also fail for good.
-    pub may_fail_for_good: bool,
+    /// How attempts may end.
+    pub endings: &'static [Ending],
+    /// Workers, one or two.
+    pub workers: usize,
+    /// The only task is dead already and its copy not yet published: what follows is about the DLQ.
+    pub born_dead: bool,
     /// The wrong rule in force, if one is.
     pub mutant: Option<Mutant>,
     /// What was seen at least once; see [`Sight`].
@@ -219,14 +229,26 @@ impl Redeliver {
             },
             policy: Policy { max_retries: 1, backoff: Backoff::Fixed(RUNG), ..Policy::built_in() },
             on_rung: true,
-            messages: 3,
+            messages: 2,
+            copies: 2,
+            confirms: 1,
+            mirror: true,
             faults: 2,
             people: 1,
-            may_fail_for_good: false,
+            endings: &[Ending::Succeeds, Ending::Fails, Ending::GivenBack],
+            workers: 2,
+            born_dead: false,
             mutant: None,
             seen: AtomicU64::new(0),
             ends: Mutex::default(),
         }
+    }
+
+    /// A dead task, its copy on the way, and everything that can go wrong between rows and DLQ.
+    pub fn dead_letter() -> Redeliver {
+        let policy = Policy { max_retries: 0, ..Redeliver::one_task().policy };
+        let endings = &[Ending::Succeeds, Ending::Fails];
+        Redeliver { born_dead: true, policy, endings, workers: 1, people: 2, ..Redeliver::one_task() }
     }
 
     /// Two tasks with one idempotency key and different payloads.
@@ -247,13 +269,19 @@ impl Redeliver {
         self.seen.load(Ordering::Relaxed) & (1 << sight as u64) != 0
     }
 
-    fn busy_worker(world: &World, on: usize) -> bool {
-        // Two idle or equal workers are the same worker.
+    /// A worker that can take a message.
+    pub fn idle_worker(&self, world: &World) -> Option<usize> {
+        let busy = world.workers.iter().flatten().count();
+        world.workers.iter().position(Option::is_none).filter(|_| busy < self.workers)
+    }
+
+    fn same_as_first(world: &World, on: usize) -> bool {
+        // Two workers in the same state can do the same.
         on == 1 && world.workers[0] == world.workers[1]
     }
 
     fn message_actions(&self, world: &World, actions: &mut Vec<Action>) {
-        let idle = world.workers.iter().position(Option::is_none);
+        let idle = self.idle_worker(world);
         for (at, message) in world.in_flight.iter().copied().enumerate() {
             if at > 0 && world.in_flight[at - 1] == message {
                 continue;
@@ -296,16 +324,12 @@ impl Redeliver {
     fn worker_actions(&self, world: &World, actions: &mut Vec<Action>) {
         for worker in 0..2 {
             let Some(run) = world.workers[worker] else { continue };
-            if Self::busy_worker(world, worker) {
+            if Self::same_as_first(world, worker) {
                 continue;
             }
             // An old fence is refused whatever it says; that it says "done" is the most dangerous.
-            let mut endings = vec![Ending::Succeeds];
-            if run.fence == 1 {
-                endings.extend([Ending::Fails, Ending::GivenBack]);
-                endings.extend(self.may_fail_for_good.then_some(Ending::FailsForGood));
-            }
-            for ending in endings {
+            let endings = if run.fence == 1 { self.endings } else { &[Ending::Succeeds] };
+            for ending in endings.iter().copied() {
                 actions.push(Action::Finish(worker, ending, Crash::No));
                 if world.faults > 0 {
                     actions.push(Action::Finish(worker, ending, Crash::BeforePublish));
@@ -328,7 +352,7 @@ impl Redeliver {
             if row.wake_at.is_some_and(|at| at <= world.now) {
                 actions.push(Action::Alarm(task));
             }
-            if row.dlq_copy == DlqCopy::Wanted && row.dlq_at.is_some_and(|at| at <= world.now) {
+            if self.mirror && row.dlq_copy == DlqCopy::Wanted && row.dlq_at.is_some_and(|at| at <= world.now) {
                 actions.push(Action::SendCopy(task));
             }
             if world.people > 0 {
@@ -368,7 +392,7 @@ impl Model for Redeliver {
 
     fn init_states(&self) -> Vec<World> {
         let submission = |task| Message::Submission { task };
-        vec![World {
+        let born = World {
             now: START,
             rows: vec![None; self.specs.len()],
             history: vec![History::default(); self.specs.len()],
@@ -382,7 +406,8 @@ impl Model for Redeliver {
             faults: self.faults,
             people: self.people,
             broken: None,
-        }]
+        };
+        vec![if self.born_dead { self.dead(born) } else { born }]
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
@@ -392,7 +417,9 @@ impl Model for Redeliver {
         self.message_actions(world, actions);
         self.worker_actions(world, actions);
         self.store_actions(world, actions);
-        self.pass_actions(world, actions);
+        if self.mirror {
+            self.pass_actions(world, actions);
+        }
         if world.faults > 0 && world.rows.iter().take(self.submissions).all(Option::is_some) {
             actions.push(Action::Wipe);
         }
@@ -404,7 +431,16 @@ impl Model for Redeliver {
     }
 
     fn within_boundary(&self, world: &World) -> bool {
-        world.in_flight.len() <= self.messages && world.dlq.len() <= self.messages
+        let (mut wake_ups, mut confirms) = (0, 0);
+        let mut copies = world.dlq.len() + world.pass.as_ref().and_then(|pass| pass.taken.as_ref()).map_or(0, Vec::len);
+        for message in &world.in_flight {
+            match message {
+                Message::Copy(_) => copies += 1,
+                Message::Confirm(_) => confirms += 1,
+                Message::Submission { .. } | Message::WakeUp { .. } => wake_ups += 1,
+            }
+        }
+        wake_ups <= self.messages && copies <= self.copies && confirms <= self.confirms
     }
 
     fn properties(&self) -> Vec<Property<Redeliver>> {

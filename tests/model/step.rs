@@ -113,8 +113,17 @@ impl Redeliver {
             Action::Person(deed, task) => self.person(w, deed, task),
             Action::Tick => w.now += 1,
         }
-        w.canonical(&self.settings);
+        w.canonical(&self.settings, self.mirror);
         (world != *old).then_some(world)
+    }
+
+    /// `world` after its only submission has failed and its worker has published the copy.
+    pub fn dead(&self, mut world: World) -> World {
+        let witness = Witness(None);
+        self.deliver(&mut world, 0, Message::Submission { task: 0 }, true, &witness);
+        self.finish(&mut world, 0, Ending::Fails, Crash::No, &witness);
+        world.canonical(&self.settings, self.mirror);
+        world
     }
 
     fn name(&self, world: &World, task: TaskNo) -> (String, i64) {
@@ -365,7 +374,7 @@ impl Redeliver {
     }
 
     fn publish_copy_of(&self, w: &mut World, task: &Task) {
-        if task.state.dlq_copy != DlqCopy::Wanted {
+        if task.state.dlq_copy != DlqCopy::Wanted || !self.mirror {
             return;
         }
         if let Some(number) = self.task_no(task.id()) {
