@@ -104,7 +104,8 @@ impl World {
 
     fn forget_in_lane(&mut self, lane: Lane, settings: &Settings) {
         let outstanding = self.rows.iter().flatten().filter_map(|row| row.outstanding);
-        let sent = outstanding.filter(|outstanding| outstanding.lane == lane).map(|outstanding| outstanding.sent_at).min();
+        let sent =
+            outstanding.filter(|outstanding| outstanding.lane == lane).map(|outstanding| outstanding.sent_at).min();
         let ledger = &mut self.lanes[usize::from(lane == Lane::Retries)];
         // A mark from before everything that is out says only whether the lane has moved since the last probe.
         if ledger.mark <= self.now && sent.is_none_or(|sent_at| ledger.mark <= sent_at) {

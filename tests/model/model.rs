@@ -48,6 +48,8 @@ pub struct Redeliver {
     pub workers: usize,
     /// The only task is dead already and its copy not yet published: what follows is about the DLQ.
     pub born_dead: bool,
+    /// What this part has to show at least once.
+    pub wants: &'static [Sight],
     /// The wrong rule in force, if one is.
     pub mutant: Option<Mutant>,
     /// What was seen at least once; see [`Sight`].
@@ -164,7 +166,7 @@ pub enum Action {
 }
 
 /// What the model must have seen, or it proves nothing.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
     /// A success on the second attempt.
     SuccessAfterRetry,
@@ -213,6 +215,36 @@ pub enum Sight {
 }
 
 impl Redeliver {
+    /// What a task's life must show.
+    pub const LIFE: &'static [Sight] = &[
+        Sight::SuccessAfterRetry,
+        Sight::Exhausted,
+        Sight::StaleDropped,
+        Sight::NotWaitingDropped,
+        Sight::LeaseLost,
+        Sight::SettleRefused,
+        Sight::Late,
+        Sight::Probe,
+        Sight::LostByMark,
+        Sight::LostByMissing,
+        Sight::Early,
+        Sight::Released,
+        Sight::ReleasedTooOften,
+        Sight::Duplicate,
+    ];
+    /// The same where no broker holds a wait, so that nothing can be early.
+    pub const LIFE_WITHOUT_RUNGS: &'static [Sight] = &[
+        Sight::SuccessAfterRetry,
+        Sight::Exhausted,
+        Sight::StaleDropped,
+        Sight::LeaseLost,
+        Sight::SettleRefused,
+        Sight::Probe,
+        Sight::Released,
+    ];
+    /// What people's part in it must show.
+    pub const PEOPLE: &'static [Sight] = &[Sight::ReplayedSuccess, Sight::Returned, Sight::StaleDropped];
+
     /// One task, everything that can go wrong.
     pub fn one_task() -> Redeliver {
         Redeliver {
@@ -232,9 +264,10 @@ impl Redeliver {
             messages: 2,
             copies: 2,
             confirms: 1,
-            mirror: true,
+            mirror: false,
             faults: 2,
-            people: 1,
+            people: 0,
+            wants: Redeliver::LIFE,
             endings: &[Ending::Succeeds, Ending::Fails, Ending::GivenBack],
             workers: 2,
             born_dead: false,
@@ -248,14 +281,40 @@ impl Redeliver {
     pub fn dead_letter() -> Redeliver {
         let policy = Policy { max_retries: 0, ..Redeliver::one_task().policy };
         let endings = &[Ending::Succeeds, Ending::Fails];
-        Redeliver { born_dead: true, policy, endings, workers: 1, people: 2, ..Redeliver::one_task() }
+        Redeliver {
+            born_dead: true,
+            mirror: true,
+            policy,
+            endings,
+            workers: 1,
+            messages: 1,
+            people: 1,
+            wants: &[
+                Sight::CopyMissing,
+                Sight::CopyRemoved,
+                Sight::CopyFound,
+                Sight::ReplayedSuccess,
+                Sight::LostByMissing,
+                Sight::Exhausted,
+            ],
+            ..Redeliver::one_task()
+        }
     }
 
     /// Two tasks with one idempotency key and different payloads.
     pub fn one_key() -> Redeliver {
         let specs =
             vec![spec("a", "key", "1"), spec("b", "key", "2"), spec("refused-a", "", "1"), spec("refused-b", "", "2")];
-        Redeliver { submissions: 2, specs, ..Redeliver::one_task() }
+        let wants = &[Sight::Conflict, Sight::Duplicate, Sight::Exhausted, Sight::SuccessAfterRetry, Sight::LeaseLost];
+        let endings = &[Ending::Succeeds, Ending::Fails];
+        Redeliver { submissions: 2, specs, endings, messages: 3, faults: 1, wants, ..Redeliver::one_task() }
+    }
+
+    /// One task that must start within four ticks.
+    pub fn with_deadline() -> Redeliver {
+        let wants = &[Sight::Deadline, Sight::Permanent, Sight::Exhausted, Sight::SuccessAfterRetry];
+        let endings = &[Ending::Succeeds, Ending::Fails, Ending::FailsForGood];
+        Redeliver { deadline: Some(START + 4), endings, faults: 1, wants, ..Redeliver::one_task() }
     }
 
     /// The row that keeps a submission whose key is taken.

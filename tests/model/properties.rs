@@ -9,9 +9,10 @@ use crate::world::{Broken, World};
 /// What holds in every state.
 pub fn always() -> Vec<Property<Redeliver>> {
     vec![
-        Property::always("3: an unfinished row has an alarm, a dead one its copy or work open for it", |_, world: &World| {
-            world.rows.iter().flatten().all(row_is_sound)
-        }),
+        Property::always(
+            "3: an unfinished row has an alarm, a dead one its copy or work open for it",
+            |_, world: &World| world.rows.iter().flatten().all(row_is_sound),
+        ),
         Property::always("4: an old fence changes nothing and fences only grow", |_, world: &World| {
             world.broken != Some(Broken::OldFence)
         }),
@@ -20,6 +21,9 @@ pub fn always() -> Vec<Property<Redeliver>> {
         }),
         Property::always("5: retry_count only grows within a generation", |_, world: &World| {
             world.broken != Some(Broken::Stamp)
+        }),
+        Property::always("5: a message starts nothing but the stamp it carries", |_, world: &World| {
+            world.broken != Some(Broken::WrongStamp)
         }),
         Property::always("5: at most max_retries + 1 attempts in a generation", |model: &Redeliver, world: &World| {
             world.history.iter().all(|history| history.attempts <= model.policy.max_retries + 1)
@@ -47,27 +51,44 @@ pub fn always() -> Vec<Property<Redeliver>> {
 }
 
 macro_rules! sometimes {
-    ($($sight:ident),* $(,)?) => {
-        vec![$(Property::sometimes(stringify!($sight), |model: &Redeliver, _: &World| model.saw(Sight::$sight))),*]
+    ($wanted:expr, $($sight:ident),* $(,)?) => {
+        [$((Sight::$sight, Property::sometimes(stringify!($sight), |model: &Redeliver, _: &World| model.saw(Sight::$sight)))),*]
+            .into_iter()
+            .filter(|(sight, _)| $wanted.contains(sight))
+            .map(|(_, property)| property)
     };
 }
 
-/// What happens on the way; the condition looks at what steps have noted, not at the state.
-pub fn sometimes() -> Vec<Property<Redeliver>> {
+/// What must have happened on the way; the condition looks at what steps have noted, not at the state.
+fn sometimes(wanted: &[Sight]) -> impl Iterator<Item = Property<Redeliver>> {
     sometimes![
-        SuccessAfterRetry, Exhausted, StaleDropped, NotWaitingDropped, LeaseLost, SettleRefused, Late, Probe, LostByMark,
-        LostByMissing, Early, Released, ReleasedTooOften, Returned, CopyMissing, CopyRemoved, CopyFound, Duplicate,
+        wanted,
+        SuccessAfterRetry,
+        ReplayedSuccess,
+        Exhausted,
+        Permanent,
+        StaleDropped,
+        NotWaitingDropped,
+        LeaseLost,
+        SettleRefused,
+        Late,
+        Probe,
+        LostByMark,
+        LostByMissing,
+        Early,
+        Released,
+        ReleasedTooOften,
+        Returned,
+        CopyMissing,
+        CopyRemoved,
+        CopyFound,
+        Conflict,
+        Duplicate,
+        Deadline,
     ]
 }
 
-/// Everything that this configuration has to show.
+/// Everything that this part has to show.
 pub fn all(model: &Redeliver) -> Vec<Property<Redeliver>> {
-    let mut all = always();
-    if model.mutant.is_none() {
-        all.extend(sometimes());
-    }
-    if model.people > 0 {
-        all.extend(sometimes![ReplayedSuccess]);
-    }
-    all
+    always().into_iter().chain(sometimes(model.wants)).collect()
 }

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redeliver::task::{
     Answer, Claimant, Command, DEFAULT_QUEUE, DeadReason, Decision, DlqCopy, Failure, NewTask, Outcome, Refusal,
-    Settlement, Status, Task, Verdict, WakeUp, decide, decide_lost,
+    Settlement, Stamp, Status, Task, Verdict, WakeUp, decide, decide_lost,
 };
 
-use crate::model::{Action, Crash, Deed, Ending, MAX_RELEASES, Redeliver, RUNG, Sight};
+use crate::model::{Action, Crash, Deed, Ending, MAX_RELEASES, RUNG, Redeliver, Sight};
 use crate::store::{mark, spots};
 use crate::world::{Broken, CopyOf, Message, PASS_EVERY, PASS_HOLD, Pass, Run, TaskNo, World};
 
@@ -148,6 +148,10 @@ impl Redeliver {
         witness.saw_if(matches!(answer, Answer::NotNow { .. }), Sight::NotWaitingDropped);
         witness.saw_if(matches!(answer, Answer::Duplicate { .. }), Sight::Duplicate);
         if let Answer::Run(task) = &answer {
+            let carried = if let Message::WakeUp { stamp, .. } = message { stamp } else { Stamp::FIRST };
+            if task.stamp() != carried {
+                w.breaks(Broken::WrongStamp);
+            }
             w.workers[worker] = Some(Run {
                 task: message.task(),
                 fence: task.state.fence,
@@ -248,12 +252,15 @@ impl Redeliver {
     fn person(&self, w: &mut World, deed: Deed, task: TaskNo) {
         w.people -= 1;
         let (id, generation) = self.name(w, task);
-        let answer = self.apply(w, match deed {
-            Deed::Cancel => Command::Cancel { id },
-            Deed::RunNow => Command::RunNow { id },
-            Deed::Replay => Command::Replay { id, generation },
-            Deed::Discard => Command::Discard { id, generation },
-        });
+        let answer = self.apply(
+            w,
+            match deed {
+                Deed::Cancel => Command::Cancel { id },
+                Deed::RunNow => Command::RunNow { id },
+                Deed::Replay => Command::Replay { id, generation },
+                Deed::Discard => Command::Discard { id, generation },
+            },
+        );
         self.publish(w, &answer);
     }
 
@@ -328,8 +335,7 @@ impl Redeliver {
 
     /// Whether the DLQ's depth does not fit the rows, as `dead_letter::odd_dlqs` sees it.
     pub fn depth_is_odd(&self, w: &World) -> bool {
-        let (present, wanted) =
-            (self.copies_of(w, DlqCopy::Present).len(), self.copies_of(w, DlqCopy::Wanted).len());
+        let (present, wanted) = (self.copies_of(w, DlqCopy::Present).len(), self.copies_of(w, DlqCopy::Wanted).len());
         w.pass.is_none() && !(present..=present + wanted).contains(&w.dlq.len())
     }
 

@@ -43,7 +43,11 @@ impl Redeliver {
     pub fn acked(&self, world: &mut World, task: TaskNo) {
         // A submission whose key another payload owns lives on as its refusal's row.
         let covered = [Some(task), self.refusal_of(task)].into_iter().flatten().any(|row| {
-            world.rows.get(row).and_then(Option::as_ref).is_some_and(|row| row.status.is_ended() || row.wake_at.is_some())
+            world
+                .rows
+                .get(row)
+                .and_then(Option::as_ref)
+                .is_some_and(|row| row.status.is_ended() || row.wake_at.is_some())
         });
         if !covered {
             world.breaks(Broken::AckWithoutAlarm);
@@ -69,7 +73,8 @@ impl Redeliver {
         for (row, spec) in world.rows.iter_mut().zip(&self.specs) {
             *row = rows.get(&spec.id).map(|task| task.state.clone());
         }
-        world.lanes = [Lane::Tasks, Lane::Retries].map(|which| rows.lanes.get(&lane(which)).copied().unwrap_or_default());
+        world.lanes =
+            [Lane::Tasks, Lane::Retries].map(|which| rows.lanes.get(&lane(which)).copied().unwrap_or_default());
         world.missing_at = rows.missing.values().max().copied();
         world.ledger = rows.dlqs.get(DEFAULT_QUEUE).cloned().unwrap_or_default();
         for attempt in rows.take_changes().attempts {
@@ -109,12 +114,12 @@ impl Redeliver {
                     row.wake_at = None;
                 }
             }
-            (Some(Mutant::LostIsFree), Answer::Settled(change)) if world.rows.iter().flatten().count() > 0 => {
-                // As if a crash spent nothing.
-                let Some(task) = self.task_no(change.task.id()) else { return };
+            (Some(Mutant::LostIsFree), Answer::Settled(change)) => {
                 let lost = change.attempt.failure.as_ref().is_some_and(|failure| failure.class == "worker_lost");
-                if let Some(row) = world.rows[task].as_mut().filter(|row| lost && row.status.is_waiting()) {
-                    row.stamp.retry_count -= 1;
+                let task = self.task_no(change.task.id()).filter(|_| lost);
+                let row = task.and_then(|task| world.rows[task].as_mut()).filter(|row| row.status.is_waiting());
+                if let Some(row) = row {
+                    (row.status, row.stamp.retry_count) = (Status::Pending, 0);
                 }
             }
             (Some(Mutant::AlarmStaysInThePast), Answer::Late) => {

@@ -134,6 +134,8 @@ pub enum Broken {
     RefusedButChanged,
     /// retry_count or generation moved in a way it must not.
     Stamp,
+    /// A message started an attempt of another stamp than its own.
+    WrongStamp,
     /// A finished task moved.
     Final,
     /// An attempt started although its generation had already succeeded.
