@@ -51,6 +51,11 @@ fn a_task_whose_wait_the_store_holds_survives_every_fault() {
 }
 
 #[test]
+fn a_task_on_lanes_that_others_keep_busy_survives_every_fault() {
+    check("busy lanes", Redeliver::busy_lanes());
+}
+
+#[test]
 fn people_may_cancel_hurry_and_replay_beside_every_fault() {
     check("people", Redeliver { faults: 1, people: 1, wants: Redeliver::PEOPLE, ..Redeliver::one_task() });
 }

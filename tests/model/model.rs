@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use redeliver::policy::{Backoff, Policy};
-use redeliver::task::{DlqCopy, DlqLedger, LaneLedger, Millis, Settings, Spec, Status};
+use redeliver::task::{DlqCopy, DlqLedger, Lane, LaneLedger, Millis, Settings, Spec, Status};
 use stateright::{Model, Property};
 
 use crate::world::{CopyOf, History, Message, START, TaskNo, World};
@@ -42,6 +42,8 @@ pub struct Redeliver {
     pub faults: u8,
     /// Acts of people per path.
     pub people: u8,
+    /// Whether wake-ups of other tasks pass on the lanes and move their marks.
+    pub traffic: bool,
     /// How attempts may end.
     pub endings: &'static [Ending],
     /// Workers, one or two.
@@ -159,6 +161,8 @@ pub enum Action {
     PassDies,
     /// The DLQ's depth is compared with the rows.
     LookAtDepth,
+    /// Another task's wake-up, sent just now, is delivered on a lane.
+    Traffic(Lane),
     /// A person acts.
     Person(Deed, TaskNo),
     /// A tick of the store's clock.
@@ -225,7 +229,6 @@ impl Redeliver {
         Sight::SettleRefused,
         Sight::Late,
         Sight::Probe,
-        Sight::LostByMark,
         Sight::LostByMissing,
         Sight::Early,
         Sight::Released,
@@ -268,6 +271,7 @@ impl Redeliver {
             faults: 2,
             people: 0,
             wants: Redeliver::LIFE,
+            traffic: false,
             endings: &[Ending::Succeeds, Ending::Fails, Ending::GivenBack],
             workers: 2,
             born_dead: false,
@@ -299,6 +303,13 @@ impl Redeliver {
             ],
             ..Redeliver::one_task()
         }
+    }
+
+    /// One task on lanes that others keep busy.
+    pub fn busy_lanes() -> Redeliver {
+        let wants = &[Sight::LostByMark, Sight::Late, Sight::Probe, Sight::SuccessAfterRetry];
+        let endings = &[Ending::Succeeds, Ending::Fails];
+        Redeliver { traffic: true, endings, faults: 1, wants, ..Redeliver::one_task() }
     }
 
     /// Two tasks with one idempotency key and different payloads.
@@ -481,6 +492,9 @@ impl Model for Redeliver {
         }
         if world.faults > 0 && world.rows.iter().take(self.submissions).all(Option::is_some) {
             actions.push(Action::Wipe);
+        }
+        if self.traffic {
+            actions.extend([Action::Traffic(Lane::Tasks), Action::Traffic(Lane::Retries)]);
         }
         actions.push(Action::Tick);
     }

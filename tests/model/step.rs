@@ -110,6 +110,9 @@ impl Redeliver {
             Action::PassBegins | Action::PassTakes | Action::PassEnds | Action::PassDies | Action::LookAtDepth => {
                 self.pass(w, action, &witness)?;
             }
+            Action::Traffic(lane) => {
+                let _: Answer = self.apply(w, mark(lane, w.now));
+            }
             Action::Person(deed, task) => self.person(w, deed, task),
             Action::Tick => w.now += 1,
         }
@@ -137,7 +140,7 @@ impl Redeliver {
         let command = match message {
             Message::Submission { task } => Command::Submit(Box::new(self.new_task(task, claimant))),
             Message::WakeUp { task, stamp, arrives_at, .. } => {
-                let _: Answer = self.apply(w, mark(stamp, arrives_at));
+                let _: Answer = self.apply(w, mark(stamp.lane(), arrives_at));
                 Command::Claim { id: self.specs[task].id.clone(), stamp, claimant }
             }
             Message::Copy(_) | Message::Confirm(_) => return,

@@ -197,8 +197,8 @@ pub fn spots() -> BTreeSet<Spot> {
 }
 
 /// The mark that a delivered wake-up leaves.
-pub fn mark(stamp: redeliver::task::Stamp, arrives_at: Millis) -> Command {
-    Command::Mark { lane: lane(stamp.lane()), arrives_at }
+pub fn mark(of: Lane, arrives_at: Millis) -> Command {
+    Command::Mark { lane: lane(of), arrives_at }
 }
 
 fn fence_of(command: &Command) -> Option<(&str, i64)> {
