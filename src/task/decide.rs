@@ -98,6 +98,8 @@ fn delay_before_retry(policy: &Policy, n: i64, asked: Option<RetryAfter>) -> Opt
     let Some(RetryAfter { delay_ms: asked_ms }) = asked else {
         return Some((computed, by_policy));
     };
+    // The field is public: a handler of a library user may have counted wrong.
+    let asked_ms = asked_ms.max(0);
     let wanted = match rule.mode {
         RetryAfterMode::Ignore => return Some((computed, format!("{by_policy}; Retry-After {asked_ms} ms ignored"))),
         RetryAfterMode::Exact => asked_ms,

@@ -202,7 +202,10 @@ fn forget_in_row(row: &mut State, now: Millis) {
     row.delay_reason = None;
     row.failure = None;
     if row.status.is_ended() {
-        (row.due_at, row.wakes, row.releases) = (0, 0, 0);
+        (row.due_at, row.releases) = (0, 0);
+    }
+    if row.dlq_copy != redeliver::task::DlqCopy::Wanted && row.status.is_ended() {
+        row.wakes = 0;
     }
     // Patience has reached its longest by then.
     row.wakes = row.wakes.min(2);

@@ -10,7 +10,8 @@ use std::sync::PoisonError;
 
 use redeliver::task::{DlqCopy, Status};
 
-use crate::model::{Action, Crash, Ending, Redeliver};
+use crate::action::{Action, Crash, Ending};
+use crate::model::Redeliver;
 use crate::world::{CopyOf, Message, World};
 
 /// Steps after which a run counts as endless. The longest of a sound model takes a third of it.

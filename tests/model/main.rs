@@ -8,9 +8,12 @@
 //! searched in parts, each to its end: a task's life, what people do to it, its end in the DLQ, two tasks with one key.
 //! `REDELIVER_MODEL_FAULTS=n` adds n faults to every part, for a long night.
 
+mod action;
 mod canon;
 mod fair;
+mod mirror;
 mod model;
+mod parts;
 mod properties;
 mod step;
 mod store;

@@ -1,14 +1,16 @@
-//! The model's actions: everything that can happen next.
+//! The model and its bounds, and what can happen next in a world.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use redeliver::policy::{Backoff, Policy};
+use redeliver::policy::Policy;
 use redeliver::task::{DlqCopy, DlqLedger, Lane, LaneLedger, Millis, Settings, Spec, Status};
 use stateright::{Model, Property};
 
-use crate::world::{CopyOf, History, Message, START, TaskNo, World};
+use crate::action::{Action, Crash, Deed, Ending};
+use crate::parts::Sight;
+use crate::world::{History, Message, START, TaskNo, World};
 
 /// The delay before a retry, in ticks.
 pub const RUNG: Millis = 2;
@@ -81,253 +83,7 @@ pub enum Mutant {
     NothingMakesDirty,
 }
 
-/// How an attempt ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ending {
-    /// Done.
-    Succeeds,
-    /// Deserves a retry.
-    Fails,
-    /// Does not.
-    FailsForGood,
-    /// The worker stops and gives it back.
-    GivenBack,
-}
-
-/// Where the worker dies while it settles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Crash {
-    /// It does not.
-    No,
-    /// After the commit, before anything is published or acked.
-    BeforePublish,
-    /// After the publish, before the ack.
-    BeforeAck,
-}
-
-/// What a person does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Deed {
-    /// Stops a waiting task.
-    Cancel,
-    /// Runs a waiting task now.
-    RunNow,
-    /// Runs a dead task again.
-    Replay,
-    /// Throws a dead task away.
-    Discard,
-}
-
-/// One step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// A worker takes a message and commits what it means; a claim runs on, anything else is acked.
-    Deliver(usize, Message),
-    /// The same, but the worker dies between commit and ack.
-    DeliverUnacked(usize, Message),
-    /// Mutant only: the ack goes out and the worker dies before the commit.
-    AckUncommitted(Message),
-    /// A rung lets a message go before its time.
-    DeliverEarly(usize, Message),
-    /// An attempt ends and is settled.
-    Finish(usize, Ending, Crash),
-    /// A worker renews its lease.
-    Heartbeat(usize),
-    /// A worker dies while its handler runs.
-    Die(usize),
-    /// A scheduler finds a row's alarm ringing.
-    Alarm(TaskNo),
-    /// The sweeper finds a wanted copy's time come.
-    SendCopy(TaskNo),
-    /// A copy reaches the DLQ.
-    CopyArrives(CopyOf),
-    /// The confirm of a copy reaches the store.
-    Confirmed(CopyOf),
-    /// A message is gone; so is the publish of a worker that died between commit and publish.
-    Lose(Message),
-    /// A message is there twice.
-    Duplicate(Message),
-    /// A publish comes back, returned or nacked.
-    Return(Message),
-    /// The broker loses everything; its queues are found missing, that is written down, they are declared again.
-    Wipe,
-    /// A pass over the dirty DLQ begins.
-    PassBegins,
-    /// It takes every copy.
-    PassTakes,
-    /// It writes what it found, removes what must not be there, returns the rest.
-    PassEnds,
-    /// It dies after writing, before removing.
-    PassDies,
-    /// The DLQ's depth is compared with the rows.
-    LookAtDepth,
-    /// Another task's wake-up, sent just now, is delivered on a lane.
-    Traffic(Lane),
-    /// A person acts.
-    Person(Deed, TaskNo),
-    /// A tick of the store's clock.
-    Tick,
-}
-
-/// What the model must have seen, or it proves nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sight {
-    /// A success on the second attempt.
-    SuccessAfterRetry,
-    /// A success in generation 1.
-    ReplayedSuccess,
-    /// A task out of retries.
-    Exhausted,
-    /// A task that died of a permanent error.
-    Permanent,
-    /// A message whose stamp no longer held.
-    StaleDropped,
-    /// A message whose task was not waiting.
-    NotWaitingDropped,
-    /// A lease that ended.
-    LeaseLost,
-    /// A settle with an old fence.
-    SettleRefused,
-    /// A late wake-up left alone.
-    Late,
-    /// A late wake-up sent again as a probe.
-    Probe,
-    /// A wake-up judged lost by the lane's mark.
-    LostByMark,
-    /// A wake-up judged lost because its lane went missing.
-    LostByMissing,
-    /// A wake-up before its time.
-    Early,
-    /// A run given back.
-    Released,
-    /// A run given back once too often.
-    ReleasedTooOften,
-    /// A publish that came back.
-    Returned,
-    /// A copy that a pass found missing.
-    CopyMissing,
-    /// A copy that a pass removed.
-    CopyRemoved,
-    /// A wanted copy that a pass found in place.
-    CopyFound,
-    /// A refused submission.
-    Conflict,
-    /// The same submission again.
-    Duplicate,
-    /// A deadline that passed.
-    Deadline,
-}
-
 impl Redeliver {
-    /// What a task's life must show.
-    pub const LIFE: &'static [Sight] = &[
-        Sight::SuccessAfterRetry,
-        Sight::Exhausted,
-        Sight::StaleDropped,
-        Sight::NotWaitingDropped,
-        Sight::LeaseLost,
-        Sight::SettleRefused,
-        Sight::Late,
-        Sight::Probe,
-        Sight::LostByMissing,
-        Sight::Early,
-        Sight::Released,
-        Sight::ReleasedTooOften,
-        Sight::Duplicate,
-    ];
-    /// The same where no broker holds a wait, so that nothing can be early.
-    pub const LIFE_WITHOUT_RUNGS: &'static [Sight] = &[
-        Sight::SuccessAfterRetry,
-        Sight::Exhausted,
-        Sight::StaleDropped,
-        Sight::LeaseLost,
-        Sight::SettleRefused,
-        Sight::Probe,
-        Sight::Released,
-    ];
-    /// What people's part in it must show.
-    pub const PEOPLE: &'static [Sight] = &[Sight::ReplayedSuccess, Sight::Returned, Sight::StaleDropped];
-
-    /// One task, everything that can go wrong.
-    pub fn one_task() -> Redeliver {
-        Redeliver {
-            submissions: 1,
-            specs: vec![spec("task", "key", "{}")],
-            deadline: None,
-            settings: Settings {
-                grace_ms: 1,
-                patience_ms: 1,
-                max_patience_ms: 2,
-                slack_ms: 1,
-                confirm_timeout_ms: 1,
-                lease_ms: 2,
-            },
-            policy: Policy { max_retries: 1, backoff: Backoff::Fixed(RUNG), ..Policy::built_in() },
-            on_rung: true,
-            messages: 2,
-            copies: 2,
-            confirms: 1,
-            mirror: false,
-            faults: 2,
-            people: 0,
-            wants: Redeliver::LIFE,
-            traffic: false,
-            endings: &[Ending::Succeeds, Ending::Fails, Ending::GivenBack],
-            workers: 2,
-            born_dead: false,
-            mutant: None,
-            seen: AtomicU64::new(0),
-            ends: Mutex::default(),
-        }
-    }
-
-    /// A dead task, its copy on the way, and everything that can go wrong between rows and DLQ.
-    pub fn dead_letter() -> Redeliver {
-        let policy = Policy { max_retries: 0, ..Redeliver::one_task().policy };
-        let endings = &[Ending::Succeeds, Ending::Fails];
-        Redeliver {
-            born_dead: true,
-            mirror: true,
-            policy,
-            endings,
-            workers: 1,
-            messages: 1,
-            people: 1,
-            wants: &[
-                Sight::CopyMissing,
-                Sight::CopyRemoved,
-                Sight::CopyFound,
-                Sight::ReplayedSuccess,
-                Sight::LostByMissing,
-                Sight::Exhausted,
-            ],
-            ..Redeliver::one_task()
-        }
-    }
-
-    /// One task on lanes that others keep busy.
-    pub fn busy_lanes() -> Redeliver {
-        let wants = &[Sight::LostByMark, Sight::Late, Sight::Probe, Sight::SuccessAfterRetry];
-        let endings = &[Ending::Succeeds, Ending::Fails];
-        Redeliver { traffic: true, endings, faults: 1, wants, ..Redeliver::one_task() }
-    }
-
-    /// Two tasks with one idempotency key and different payloads.
-    pub fn one_key() -> Redeliver {
-        let specs =
-            vec![spec("a", "key", "1"), spec("b", "key", "2"), spec("refused-a", "", "1"), spec("refused-b", "", "2")];
-        let wants = &[Sight::Conflict, Sight::Duplicate, Sight::Exhausted, Sight::SuccessAfterRetry, Sight::LeaseLost];
-        let endings = &[Ending::Succeeds, Ending::Fails];
-        Redeliver { submissions: 2, specs, endings, messages: 3, faults: 1, wants, ..Redeliver::one_task() }
-    }
-
-    /// One task that must start within four ticks.
-    pub fn with_deadline() -> Redeliver {
-        let wants = &[Sight::Deadline, Sight::Permanent, Sight::Exhausted, Sight::SuccessAfterRetry];
-        let endings = &[Ending::Succeeds, Ending::Fails, Ending::FailsForGood];
-        Redeliver { deadline: Some(START + 4), endings, faults: 1, wants, ..Redeliver::one_task() }
-    }
-
     /// The row that keeps a submission whose key is taken.
     pub fn refusal_of(&self, task: TaskNo) -> Option<TaskNo> {
         let refusal = task + self.submissions;
@@ -519,22 +275,4 @@ impl Model for Redeliver {
     fn properties(&self) -> Vec<Property<Redeliver>> {
         crate::properties::all(self)
     }
-}
-
-fn spec(id: &str, key: &str, payload: &str) -> Arc<Spec> {
-    Arc::new(Spec {
-        id: id.into(),
-        task_type: "t".into(),
-        payload: payload.into(),
-        labels: std::collections::BTreeMap::new(),
-        idempotency_key: (!key.is_empty()).then(|| key.into()),
-        priority: 0,
-        cache_key: None,
-        reply_to: None,
-        payload_hash: payload.into(),
-        submission_hash: None,
-        created_at: START,
-        raw: None,
-        conflicts_with: None,
-    })
 }

@@ -2,7 +2,8 @@
 
 use stateright::Property;
 
-use crate::model::{Redeliver, Sight};
+use crate::model::Redeliver;
+use crate::parts::Sight;
 use crate::store::row_is_sound;
 use crate::world::{Broken, World};
 
