@@ -230,7 +230,7 @@ fn check_step(before: &BTreeMap<String, State>, desk: &Desk, command: &Command, 
         let Some(was) = before.get(id) else { continue };
         let grown = row.stamp.generation == was.stamp.generation && row.stamp.retry_count >= was.stamp.retry_count;
         let replayed = row.stamp == Stamp { generation: was.stamp.generation + 1, retry_count: 0 };
-        if !grown && !(replayed && was.status == Status::Dead) {
+        if !(grown || replayed && was.status == Status::Dead) {
             return Err(format!("stamp {} became {}", was.stamp, row.stamp));
         }
         let claimed = row.status == Status::Running && was.status != Status::Running;
