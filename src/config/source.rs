@@ -173,8 +173,8 @@ impl<'r, 'p, 'a> Layers<'r, 'p, 'a> {
         default: T,
         check: impl Fn(&T) -> Result<(), String>,
     ) -> T {
-        let outside = self.from_outside(key);
-        let (value, origin) = match outside {
+        let given = self.outside(key);
+        let (value, origin) = match given {
             Some((text, origin)) => (T::from_text(&text), origin),
             None => match in_file {
                 Some(Spanned { span, value }) => (Ok(value), Origin::File(span)),
@@ -207,7 +207,7 @@ impl<'r, 'p, 'a> Layers<'r, 'p, 'a> {
         self.effective.push(Effective { key, value, source, place });
     }
 
-    fn from_outside(&mut self, key: &'static str) -> Option<(String, Origin)> {
+    fn outside(&mut self, key: &'static str) -> Option<(String, Origin)> {
         if let Some(given) = self.request.flags.iter().find(|given| given.key == key) {
             return Some((given.value.clone(), Origin::Flag(given.flag.to_owned())));
         }
