@@ -2,8 +2,10 @@
 
 pub mod broker;
 pub mod config;
+pub mod dead_letter;
 pub mod gate;
 pub mod handler;
 pub mod policy;
 pub mod store;
 pub mod task;
+pub mod telemetry;

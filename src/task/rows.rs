@@ -57,6 +57,8 @@ pub struct DlqLedger {
     pub pass_until: Millis,
     /// When the newest pass began.
     pub pass_began: Millis,
+    /// Copies without a row that the last finished pass saw.
+    pub strangers: i64,
 }
 
 /// Rows by key, with a note of what changed.

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::policy::TopicPattern;
+
 use super::{
     Answer::*, Attachment, Attempt, AttemptOutcome, DeadReason, Decision, DlqCopy, Failure, Lane, LaneKey, LaneLedger,
     Millis, Outstanding, Rows, Spec, Spot, Stamp, State, Status, Task, TaskResult,
@@ -49,6 +51,14 @@ const HELD_LOOK_MS: Millis = 24 * 3_600_000;
 pub struct Claimant {
     /// The worker's identity, new at every process start.
     pub worker: String,
+    /// The task types it can run; `None`: every type. A task of another type stays waiting.
+    pub serves: Option<Arc<[TopicPattern]>>,
+}
+
+impl Claimant {
+    fn can_run(&self, task_type: &str) -> bool {
+        self.serves.as_ref().is_none_or(|types| types.iter().any(|pattern| pattern.matches(task_type)))
+    }
 }
 
 /// A submission that can become a runnable task.
@@ -70,6 +80,8 @@ pub struct NewTask {
     pub claimant: Option<Claimant>,
     /// Whether a wake-up for it is published right after the commit (the doors that have no delivery of their own).
     pub publish: bool,
+    /// The broker gave up delivering it: a new task is dead at once, a known one is looked at as by a wake-up.
+    pub rejected: bool,
 }
 
 /// A submission or message that cannot become a runnable task, or would if nobody were in the way.
@@ -117,8 +129,8 @@ pub enum Command {
         id: String,
         /// What the message carries.
         stamp: Stamp,
-        /// Who would run it.
-        claimant: Claimant,
+        /// Who would run it; `None` only takes note that the wake-up arrived: the row keeps waiting with a fresh alarm.
+        claimant: Option<Claimant>,
     },
     /// A row that others inserted gets its queue.
     Route {
@@ -282,6 +294,8 @@ pub enum Command {
         pass: i64,
         /// The value of `dirty` when it began.
         dirty: i64,
+        /// Copies with no row that it left where they are.
+        strangers: i64,
     },
     /// A row that no transaction can process is set aside.
     Poison {
@@ -396,7 +410,7 @@ impl Rows {
             Command::Submit(new) => self.submit(*new, now, settings),
             Command::Refuse(refusal) => self.refuse(*refusal, None, now, settings),
             Command::Claim { id, stamp, claimant } => match self.waiting(&id, stamp) {
-                Ok(task) => self.start(task, Some(claimant), now, settings),
+                Ok(task) => self.start(task, claimant, now, settings),
                 Err(answer) => answer,
             },
             Command::Route { id, queue } => self.route(&id, queue),
@@ -485,13 +499,14 @@ impl Rows {
             Command::BeginPass { queue, hold_ms, every_ms, force } => {
                 self.begin_pass(&queue, hold_ms, every_ms, force, now)
             }
-            Command::EndPass { queue, pass, dirty } => {
+            Command::EndPass { queue, pass, dirty, strangers } => {
                 let ledger = self.dlq_mut(&queue);
                 if ledger.pass != pass {
                     return Changed;
                 }
                 ledger.cleaned = ledger.cleaned.max(dirty);
                 ledger.pass_until = 0;
+                ledger.strangers = strangers;
                 Done
             }
             Command::Poison { id, message } => match self.get(&id).cloned() {
@@ -527,6 +542,11 @@ impl Rows {
         state.wake_at = Some(if due_at > now { due_at } else { now + settings.patience_ms });
         let task = Task { spec: Arc::new(new.spec), state };
         self.create(task.clone());
+        if new.rejected {
+            let failure =
+                Failure::new("poison", "the broker gave up delivering this submission before it was ever committed");
+            return self.bury(task, DeadReason::Poison, Some(failure), now, settings);
+        }
         if new.publish && due_at <= now {
             return self.publish_now(task, now, settings);
         }
@@ -588,7 +608,7 @@ impl Rows {
         if let Some(gate) = self.shut_gate(&task) {
             return self.hold(task, gate, now);
         }
-        let Some(claimant) = claimant else {
+        let Some(claimant) = claimant.filter(|claimant| claimant.can_run(&task.spec.task_type)) else {
             let state = &mut task.state;
             state.held_by = None;
             state.wake_at = Some(now + settings.patience_ms);
@@ -748,7 +768,11 @@ impl Rows {
         if self.may_probe(&key, now, settings) {
             return self.publish_again(task, now, settings);
         }
-        task.state.wake_at = Some(now + settings.patience(task.state.wakes));
+        // A lane that has delivered since is alive and will soon tell; looking again is cheap. One that stands still is left alone
+        // for longer and longer.
+        let alive = ledger.mark > outstanding.sent_at;
+        let wait_ms = if alive { settings.patience_ms } else { settings.patience(task.state.wakes) };
+        task.state.wake_at = Some(now + wait_ms);
         task.state.wakes += 1;
         self.put(task);
         Late
@@ -803,9 +827,6 @@ impl Rows {
     fn replay(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
         if let Some(reason) = task.state.dead_reason.filter(|reason| !reason.is_replayable()) {
             return NotReplayable { reason };
-        }
-        if task.spec.raw.is_some() {
-            return NotReplayable { reason: task.state.dead_reason.unwrap_or(DeadReason::Malformed) };
         }
         let queue = task.queue().to_owned();
         let old = task.state;

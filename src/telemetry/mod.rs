@@ -1,0 +1,207 @@
+//! What happened, told after it was committed.
+//!
+//! [`Event`] is the spine: logs, the demo's live lines and later metrics and alerts consume it. An event never carries a payload, and
+//! nothing in the product waits for an observer.
+
+use std::sync::Arc;
+
+use crate::task::{Attempt, DeadReason, Millis, Stamp, Status, Task, WakeUp};
+
+/// One fact. Every variant is emitted after its commit.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A submission became a task.
+    Accepted {
+        /// The task.
+        task: &'a Task,
+    },
+    /// An attempt starts.
+    Started {
+        /// The task, running.
+        task: &'a Task,
+    },
+    /// An attempt was recorded: succeeded, to be retried, dead, or released.
+    Settled {
+        /// The task as it stands now.
+        task: &'a Task,
+        /// The attempt.
+        attempt: &'a Attempt,
+    },
+    /// A worker outlived its lease, and what it brought back was refused.
+    SettleRefused {
+        /// The task.
+        id: &'a str,
+        /// Its claim.
+        fence: i64,
+    },
+    /// A task died without an attempt (deadline, no route, refused message).
+    Died {
+        /// The task.
+        task: &'a Task,
+        /// Why.
+        reason: DeadReason,
+    },
+    /// The same task was submitted again.
+    Duplicate {
+        /// The task.
+        id: &'a str,
+        /// Where it stands.
+        status: Status,
+    },
+    /// A wake-up started nothing because its stamp is not the row's, or the row is not waiting.
+    StaleDropped {
+        /// The task it named.
+        id: &'a str,
+        /// What it carried.
+        stamp: Stamp,
+        /// What the row was, or that there is none.
+        why: &'a str,
+    },
+    /// A due task waits for a gate.
+    Held {
+        /// The task.
+        id: &'a str,
+        /// The gate.
+        by: &'a str,
+    },
+    /// A wake-up was handed to the broker.
+    WakeUpSent {
+        /// Which.
+        wake_up: &'a WakeUp,
+        /// Whether the broker has confirmed it; if not, the alarm takes care.
+        confirmed: bool,
+    },
+    /// A wake-up is late; the next look is set.
+    WakeUpLate {
+        /// The task.
+        id: &'a str,
+    },
+    /// Lanes or rungs were found missing in the broker.
+    SpotsMissing {
+        /// How many.
+        count: usize,
+    },
+    /// A pass over a DLQ is done.
+    DlqPassed {
+        /// The queue.
+        queue: &'a str,
+        /// What it found and did.
+        report: &'a crate::dead_letter::PassReport,
+    },
+    /// The store did not answer; deliveries stay unacked until it does.
+    StoreDown {
+        /// What it said.
+        reason: &'a str,
+    },
+    /// The store answers again.
+    StoreUp {
+        /// For how long it did not.
+        down_ms: Millis,
+    },
+}
+
+/// Told of every event, in the emitting task: an observer must be quick and must not block.
+pub trait Observer: Send + Sync + 'static {
+    /// Takes note.
+    fn observe(&self, event: &Event<'_>);
+}
+
+/// The observers of a worker.
+#[derive(Clone, Default)]
+pub struct Observers(Arc<Vec<Arc<dyn Observer>>>);
+
+impl Observers {
+    /// These observers, told in this order.
+    pub fn new(observers: Vec<Arc<dyn Observer>>) -> Observers {
+        Observers(Arc::new(observers))
+    }
+
+    /// Tells all of them.
+    pub fn emit(&self, event: &Event<'_>) {
+        for observer in self.0.iter() {
+            observer.observe(event);
+        }
+    }
+}
+
+/// Writes events as log lines: one line a fact, never payloads.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct LogObserver;
+
+impl Observer for LogObserver {
+    fn observe(&self, event: &Event<'_>) {
+        match event {
+            Event::Accepted { task } => tracing::debug!(task = task.id(), kind = task.spec.task_type, "task accepted"),
+            Event::Started { task } => {
+                tracing::debug!(task = task.id(), stamp = %task.stamp(), fence = task.state.fence, "attempt started");
+            }
+            Event::Settled { task, attempt } => log_settled(task, attempt),
+            Event::SettleRefused { id, fence } => {
+                tracing::warn!(task = id, fence, "attempt outlived its lease; its outcome was refused");
+            }
+            Event::Died { task, reason } => {
+                let message = task.state.failure.as_ref().map_or("", |failure| failure.message.as_str());
+                tracing::warn!(
+                    task = task.id(),
+                    kind = task.spec.task_type,
+                    reason = reason.as_str(),
+                    message,
+                    "task died"
+                );
+            }
+            Event::Duplicate { id, status } => {
+                tracing::info!(task = id, status = status.as_str(), "duplicate submission ignored");
+            }
+            Event::StaleDropped { id, stamp, why } => {
+                tracing::debug!(task = id, stamp = %stamp, why, "stale wake-up dropped");
+            }
+            Event::Held { id, by } => tracing::debug!(task = id, gate = by, "task held"),
+            Event::WakeUpSent { wake_up, confirmed } => {
+                let (id, stamp) = (&wake_up.id, wake_up.stamp);
+                if *confirmed {
+                    tracing::debug!(task = id, stamp = %stamp, rung_ms = wake_up.route.rung_ms, "wake-up sent");
+                } else {
+                    tracing::warn!(task = id, stamp = %stamp, rung_ms = wake_up.route.rung_ms, "wake-up not confirmed; its alarm stands");
+                }
+            }
+            Event::WakeUpLate { id } => tracing::info!(task = id, "wake-up is late"),
+            Event::SpotsMissing { count } => {
+                tracing::warn!(
+                    count,
+                    "broker queues were missing; wake-ups that were in them are published again when due"
+                );
+            }
+            Event::DlqPassed { queue, report } => tracing::info!(queue, %report, "DLQ compared with the store"),
+            Event::StoreDown { reason } => {
+                tracing::error!(reason, "store unavailable; nothing is acked until it answers")
+            }
+            Event::StoreUp { down_ms } => tracing::info!(down_ms, "store available again"),
+        }
+    }
+}
+
+fn log_settled(task: &Task, attempt: &Attempt) {
+    let (id, number) = (task.id(), attempt.number);
+    let duration_ms = attempt.ended_at - attempt.started_at;
+    match (&attempt.failure, task.state.dead_reason) {
+        (None, _) => {
+            tracing::debug!(task = id, number, duration_ms, outcome = attempt.outcome.as_str(), "attempt settled")
+        }
+        (Some(failure), Some(reason)) => {
+            let class = &failure.class;
+            tracing::warn!(task = id, number, duration_ms, class, reason = reason.as_str(), "task died");
+        }
+        (Some(failure), None) => {
+            let class = &failure.class;
+            tracing::info!(
+                task = id,
+                number,
+                duration_ms,
+                class,
+                delay_ms = task.state.delay_ms,
+                "attempt failed; will retry"
+            );
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! One attempt from claim to ack.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use crate::broker::Token;
+use crate::handler::{AttemptContext, Handler, Report, run_caught};
+use crate::store::Urgency;
+use crate::task::{Answer, Change, Command, Decision, Outcome, Settlement, Task, decide, decide_lost};
+use crate::telemetry::Event;
+
+use super::Shared;
+use super::outbox::Letter;
+
+/// No delivery is held longer than this: RabbitMQ's `consumer_timeout` (30 min by default) would close the channel and requeue
+/// everything on it. A running attempt is carried by its lease instead.
+pub(super) const LONGEST_HOLD: Duration = Duration::from_secs(600);
+
+/// How long a cancelled handler may take to end what it has started; then its future is dropped.
+const WIND_UP: Duration = Duration::from_secs(5);
+
+/// The places an attempt occupies; dropping frees them.
+pub(super) struct Places {
+    pub _slot: OwnedSemaphorePermit,
+    pub _queue_slot: Option<OwnedSemaphorePermit>,
+}
+
+enum Ended {
+    Reported(Report),
+    /// The lease was lost: nothing that the handler brings back counts.
+    LeaseLost,
+    /// The worker stops: give the run back.
+    Stopped,
+}
+
+/// Runs a claimed task to its settlement. `token` is the delivery that woke it, if one did.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    task: Task,
+    handler: Arc<dyn Handler>,
+    mut token: Option<Token>,
+    places: Places,
+) {
+    let (id, fence) = (task.id().to_owned(), task.state.fence);
+    let cancel = CancellationToken::new();
+    let lease_lost = CancellationToken::new();
+    shared.leases.add(&id, fence, lease_lost.clone());
+    shared.observers.emit(&Event::Started { task: &task });
+    let context = AttemptContext {
+        task: Arc::clone(&task.spec),
+        retry_count: task.stamp().retry_count,
+        generation: task.stamp().generation,
+        fence,
+        cancel: cancel.clone(),
+    };
+    let ended = {
+        let mut running = std::pin::pin!(run_caught(handler, context));
+        let mut hold_over = std::pin::pin!(tokio::time::sleep(LONGEST_HOLD));
+        loop {
+            tokio::select! {
+                biased;
+                report = &mut running => break Ended::Reported(report),
+                () = lease_lost.cancelled() => {
+                    cancel.cancel();
+                    wind_up(running.as_mut()).await;
+                    break Ended::LeaseLost;
+                }
+                () = shared.stop_attempts.cancelled() => {
+                    cancel.cancel();
+                    wind_up(running.as_mut()).await;
+                    break Ended::Stopped;
+                }
+                () = &mut hold_over, if token.is_some() => {
+                    if let Some(token) = token.take() {
+                        token.ack().await;
+                    }
+                }
+            }
+        }
+    };
+    match ended {
+        Ended::Reported(report) => settle(&shared, &task, report, token).await,
+        Ended::LeaseLost => {
+            shared.observers.emit(&Event::SettleRefused { id: &id, fence });
+            ack(token).await;
+        }
+        Ended::Stopped => give_back(&shared, &task, token).await,
+    }
+    shared.leases.remove(&id, fence);
+    drop(places);
+}
+
+async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) {
+    if tokio::time::timeout(WIND_UP, running).await.is_err() {
+        tracing::warn!("a cancelled handler did not end in time and was dropped");
+    }
+}
+
+async fn settle(shared: &Shared, task: &Task, report: Report, token: Option<Token>) {
+    let policy = shared.policy_of(&task.spec);
+    let decision = decide(task, &report.outcome, &policy, &shared.rungs, shared.store.now());
+    let (result, cost) = match report.outcome {
+        Outcome::Success { result, cost } => (result, cost),
+        Outcome::Failure { cost, .. } => (None, cost),
+    };
+    let settlement = Settlement {
+        worker: shared.name.clone(),
+        policy: Some(policy.name.clone()),
+        variant: None,
+        result,
+        cost,
+        attachments: report.attachments,
+        decision,
+    };
+    commit_settlement(shared, task, settlement, token).await;
+}
+
+async fn commit_settlement(shared: &Shared, task: &Task, settlement: Settlement, token: Option<Token>) {
+    let command =
+        Command::Settle { id: task.id().to_owned(), fence: task.state.fence, settlement: Box::new(settlement) };
+    let Some(persisted) = shared.persist(Urgency::Normal, vec![command]).await else {
+        // The worker ends with the store away: the lease carries the task, the delivery comes again and finds it so.
+        return;
+    };
+    match persisted.answers.into_iter().next() {
+        Some(Answer::Settled(change)) => {
+            ack(token).await;
+            after_settled(shared, *change);
+        }
+        Some(Answer::Unprocessable { message }) => {
+            // The row alone breaks its transaction. Its lease will end; poison it now so that it does not run again and again.
+            let poison = Command::Poison { id: task.id().to_owned(), message };
+            if let Some(answers) = shared.try_apply(vec![poison]).await {
+                after_buried(shared, answers);
+            }
+            ack(token).await;
+        }
+        // An earlier try was committed without telling: the attempt is recorded and alarms do the rest.
+        Some(_) if persisted.uncertain => ack(token).await,
+        _ => {
+            shared.observers.emit(&Event::SettleRefused { id: task.id(), fence: task.state.fence });
+            ack(token).await;
+        }
+    }
+}
+
+/// A run that was cancelled because the worker stops. The sixth time for one stamp counts as a crash: a task that outlives every
+/// worker's shutdown must not go round for ever.
+async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
+    if task.state.releases >= shared.plan.scheduler.max_releases {
+        let settlement = lost_settlement(shared, task);
+        commit_settlement(shared, task, settlement, token).await;
+        return;
+    }
+    let nack = token.as_ref().is_some_and(Token::usable);
+    let release = Command::Release { id: task.id().to_owned(), fence: task.state.fence, nack };
+    let answer = shared.persist(Urgency::Normal, vec![release]).await.and_then(|p| p.answers.into_iter().next());
+    match answer {
+        Some(Answer::Settled(change)) => {
+            shared.observers.emit(&Event::Settled { task: &change.task, attempt: &change.attempt });
+            if nack && let Some(token) = token {
+                token.nack().await;
+            } else {
+                ack(token).await;
+            }
+        }
+        Some(_) => ack(token).await,
+        None => {}
+    }
+}
+
+/// What a lease that ended means for its task.
+pub(super) fn lost_settlement(shared: &Shared, task: &Task) -> Settlement {
+    let policy = shared.policy_of(&task.spec);
+    let decision: Decision = decide_lost(task, &policy, &shared.rungs, shared.store.now());
+    Settlement {
+        worker: task.state.worker.clone().unwrap_or_default(),
+        policy: Some(policy.name.clone()),
+        variant: None,
+        result: None,
+        cost: None,
+        attachments: Vec::new(),
+        decision,
+    }
+}
+
+/// Tells, publishes, and wakes the scheduler where the store holds the wait.
+pub(super) fn after_settled(shared: &Shared, change: Change) {
+    shared.observers.emit(&Event::Settled { task: &change.task, attempt: &change.attempt });
+    if let Some(wake) = change.wake_up {
+        shared.outbox.send(Letter::WakeUp(wake));
+    } else if change.task.state.status.is_waiting() {
+        shared.nudge.notify_one();
+    }
+    if change.task.state.dead_reason.is_some() {
+        shared.outbox.send(Letter::Copy(Box::new(change.task)));
+    }
+}
+
+/// Tells and publishes for rows that died without an attempt.
+pub(super) fn after_buried(shared: &Shared, answers: Vec<Answer>) {
+    for answer in answers {
+        if let Answer::Dead(task) = answer {
+            let reason = task.state.dead_reason.unwrap_or(crate::task::DeadReason::Poison);
+            shared.observers.emit(&Event::Died { task: &task, reason });
+            shared.outbox.send(Letter::Copy(task));
+        }
+    }
+}
+
+pub(super) async fn ack(token: Option<Token>) {
+    if let Some(token) = token
+        && !token.ack().await
+    {
+        tracing::debug!("ack after the session was lost; the message comes again and will be stale");
+    }
+}

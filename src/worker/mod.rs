@@ -1,0 +1,334 @@
+//! Takes messages and alarms, runs attempts, settles them: intake → claim → run → settle → publish → ack.
+//!
+//! Everything here is plumbing around [`crate::task::Rows`]: this module never decides what a failure means or when a task may
+//! run, and it acks nothing before a commit has left an alarm for the task or finished it.
+
+mod attempt;
+mod intake;
+mod leases;
+mod outbox;
+mod pulse;
+mod scheduler;
+mod stall;
+
+pub use scheduler::{Fed, dispatch_once};
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::broker::{Broker, BrokerError, Consumption, SessionWatch, Topology};
+use crate::config::{QueueConfig, SchedulerConfig, WorkerConfig};
+use crate::handler::{Handler, Route};
+use crate::policy::{Policies, Policy};
+use crate::store::{Store, StoreError, Urgency};
+use crate::task::{Answer, Claimant, Command, Millis, Settings, Spec, Spot};
+use crate::telemetry::{Event, Observers};
+
+use leases::Leases;
+use outbox::Outbox;
+use pulse::Pulse;
+
+/// What a worker is to do.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Retry rules.
+    pub policies: Policies,
+    /// Who runs which type; first match wins.
+    pub routes: Vec<Route>,
+    /// Every queue of the installation, in order.
+    pub queues: Vec<QueueConfig>,
+    /// The queues this worker consumes; all of them when empty.
+    pub serve: Vec<String>,
+    /// `[worker]`
+    pub worker: WorkerConfig,
+    /// `[scheduler]`
+    pub scheduler: SchedulerConfig,
+    /// The times that transitions use; the store was opened with the same.
+    pub settings: Settings,
+    /// Every broker object.
+    pub topology: Topology,
+}
+
+/// Why a worker did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The broker refused for good.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// `serve` names a queue that is not configured.
+    #[error("queue {0:?} is not configured")]
+    UnknownQueue(String),
+    /// The system gave no thread.
+    #[error("cannot start the heartbeat thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A running worker.
+#[must_use = "a worker that is dropped goes on until the runtime ends; stop it"]
+pub struct Worker {
+    shared: Arc<Shared>,
+    tracker: TaskTracker,
+    heartbeats: Option<std::thread::JoinHandle<()>>,
+}
+
+/// What all parts of a worker share.
+pub(crate) struct Shared {
+    pub store: Arc<dyn Store>,
+    pub broker: Arc<dyn Broker>,
+    pub plan: Plan,
+    /// The delays that the broker holds; empty when it holds none.
+    pub rungs: BTreeSet<Millis>,
+    /// This process's identity, new at every start.
+    pub name: String,
+    /// The same, with what it can run.
+    pub claimant: Claimant,
+    pub observers: Observers,
+    pub leases: Arc<Leases>,
+    pub pulse: Arc<Pulse>,
+    pub outbox: Outbox,
+    /// Places for attempts.
+    pub slots: Arc<Semaphore>,
+    /// Places per queue, for queues with a bound of their own.
+    pub queue_slots: HashMap<String, Arc<Semaphore>>,
+    /// Wakes the scheduler before its time.
+    pub nudge: Notify,
+    /// The latest arrival seen on each lane since it was last written.
+    pub marks: std::sync::Mutex<BTreeMap<crate::task::LaneKey, Millis>>,
+    /// No new attempt starts after this.
+    pub stop_intake: CancellationToken,
+    /// Attempts are cancelled and released.
+    pub stop_attempts: CancellationToken,
+    /// Everything ends.
+    pub stop_all: CancellationToken,
+    store_down_since: std::sync::Mutex<Option<Millis>>,
+}
+
+impl Worker {
+    /// Starts consuming, scheduling and heart-beating.
+    ///
+    /// # Errors
+    /// When the broker refuses for good (credentials, version, arguments), a served queue is not configured, or the store cannot be read.
+    pub async fn start(
+        store: Arc<dyn Store>,
+        broker: Arc<dyn Broker>,
+        plan: Plan,
+        observers: Observers,
+    ) -> Result<Worker, StartError> {
+        if let Some(unknown) = plan.serve.iter().find(|name| !plan.queues.iter().any(|queue| queue.name == **name)) {
+            return Err(StartError::UnknownQueue(unknown.clone()));
+        }
+        let rungs = if broker.holds_waits() { plan.policies.rungs() } else { BTreeSet::new() };
+        let served: Vec<&QueueConfig> =
+            plan.queues.iter().filter(|q| plan.serve.is_empty() || plan.serve.contains(&q.name)).collect();
+        let queue_slots = served
+            .iter()
+            .filter_map(|queue| queue.concurrency.map(|places| (queue.name.clone(), Arc::new(Semaphore::new(places)))))
+            .collect();
+        let served: Vec<String> = served.into_iter().map(|queue| queue.name.clone()).collect();
+        let tracker = TaskTracker::new();
+        let pulse = Arc::new(Pulse::new());
+        let leases = Arc::new(Leases::default());
+        let stop_all = CancellationToken::new();
+        let beat_every = plan.worker.lease / 3;
+        let (outbox, outbox_feed) = Outbox::new();
+        let name = worker_name();
+        let serves = plan.routes.iter().map(|route| route.task_type.clone()).collect();
+        let shared = Arc::new(Shared {
+            rungs,
+            claimant: Claimant { worker: name.clone(), serves: Some(serves) },
+            name,
+            observers,
+            leases: Arc::clone(&leases),
+            pulse: Arc::clone(&pulse),
+            outbox,
+            slots: Arc::new(Semaphore::new(plan.worker.concurrency)),
+            queue_slots,
+            nudge: Notify::new(),
+            marks: std::sync::Mutex::default(),
+            stop_intake: CancellationToken::new(),
+            stop_attempts: CancellationToken::new(),
+            stop_all: stop_all.clone(),
+            store_down_since: std::sync::Mutex::new(None),
+            store: Arc::clone(&store),
+            broker: Arc::clone(&broker),
+            plan,
+        });
+        let heartbeats = leases::spawn_heartbeats(store, leases, pulse, beat_every, stop_all)?;
+        let consumption = Consumption { queues: served.clone(), prefetch: shared.plan.worker.prefetch };
+        let watch = Arc::new(MissingWriter(Arc::clone(&shared)));
+        let deliveries = broker.consume(Arc::new(shared.plan.topology.clone()), consumption, watch).await?;
+        tracker.spawn(outbox::run(Arc::clone(&shared), outbox_feed, tracker.clone()));
+        tracker.spawn(scheduler::run(Arc::clone(&shared), served.clone(), tracker.clone()));
+        intake::spawn(&shared, &tracker, deliveries, &served);
+        Ok(Worker { shared, tracker, heartbeats: Some(heartbeats) })
+    }
+
+    /// This worker's identity.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Stops in order: no new attempts; running ones may finish within `grace`; the rest is cancelled and released; what
+    /// was not started goes back to the broker.
+    pub async fn stop(mut self, grace: Duration) {
+        let shared = &self.shared;
+        shared.stop_intake.cancel();
+        shared.broker.stop_consuming().await;
+        let idle = async {
+            while shared.leases.len() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(grace, idle).await.is_err() {
+            tracing::warn!(running = shared.leases.len(), "shutdown grace is over; running attempts are released");
+        }
+        shared.stop_attempts.cancel();
+        // Handlers end at once when cancelled, and each release is one commit; a handler that does not end is left to its lease.
+        let released = async {
+            while shared.leases.len() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(Duration::from_secs(10), released).await.is_err() {
+            tracing::error!(running = shared.leases.len(), "attempts did not end; their leases will");
+        }
+        shared.outbox.drained(Duration::from_secs(10)).await;
+        shared.stop_all.cancel();
+        self.tracker.close();
+        if tokio::time::timeout(Duration::from_secs(10), self.tracker.wait()).await.is_err() {
+            tracing::error!("parts of the worker did not end in time");
+        }
+        shared.broker.close().await;
+        if let Some(thread) = self.heartbeats.take()
+            && tokio::task::spawn_blocking(move || thread.join()).await.is_err()
+        {
+            tracing::error!("the heartbeat thread did not end");
+        }
+    }
+}
+
+impl Shared {
+    pub fn policy_of(&self, spec: &Spec) -> Arc<Policy> {
+        Arc::clone(self.plan.policies.pick(&spec.task_type, &spec.labels))
+    }
+
+    pub fn handler_of(&self, task_type: &str) -> Option<Arc<dyn Handler>> {
+        self.plan.routes.iter().find(|route| route.task_type.matches(task_type)).map(|route| Arc::clone(&route.handler))
+    }
+
+    pub fn queue_of(&self, task_type: &str) -> &str {
+        queue_of(&self.plan.queues, task_type)
+    }
+
+    /// Applies commands, again and again while the store is away; `None` when the worker ends before it came back.
+    ///
+    /// `uncertain` in the result says that an earlier try may have been committed although its answer was lost.
+    pub async fn persist(&self, urgency: Urgency, commands: Vec<Command>) -> Option<Persisted> {
+        let mut pause = Duration::from_millis(50);
+        let mut uncertain = false;
+        loop {
+            match self.store.apply(urgency, commands.clone()).await {
+                Ok(answers) => {
+                    self.pulse.note_success();
+                    self.store_is_up();
+                    return Some(Persisted { answers, uncertain });
+                }
+                Err(error) => {
+                    uncertain |= matches!(error, StoreError::Unknown { .. });
+                    self.store_is_down(&error);
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop_all.cancelled() => return None,
+            }
+            pause = (pause * 2).min(Duration::from_secs(2));
+        }
+    }
+
+    /// One try; for work that is looked at again anyway.
+    pub async fn try_apply(&self, commands: Vec<Command>) -> Option<Vec<Answer>> {
+        match self.store.apply(Urgency::Normal, commands).await {
+            Ok(answers) => {
+                self.pulse.note_success();
+                self.store_is_up();
+                Some(answers)
+            }
+            Err(error) => {
+                self.store_is_down(&error);
+                None
+            }
+        }
+    }
+
+    pub fn store_is_down(&self, error: &StoreError) {
+        let mut since = self.store_down_since.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if since.is_none() {
+            *since = Some(self.pulse.now());
+            self.observers.emit(&Event::StoreDown { reason: &error.to_string() });
+        }
+    }
+
+    fn store_is_up(&self) {
+        let since = self.store_down_since.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(since) = since {
+            self.observers.emit(&Event::StoreUp { down_ms: self.pulse.now() - since });
+        }
+    }
+}
+
+/// The answers of a batch that was committed at last.
+pub(crate) struct Persisted {
+    pub answers: Vec<Answer>,
+    /// An earlier try may have been committed without telling.
+    pub uncertain: bool,
+}
+
+/// The queue to which a task type belongs.
+pub(crate) fn queue_of<'a>(queues: &'a [QueueConfig], task_type: &str) -> &'a str {
+    queues
+        .iter()
+        .find(|queue| queue.types.iter().any(|pattern| pattern.matches(task_type)))
+        .map_or(crate::task::DEFAULT_QUEUE, |queue| &queue.name)
+}
+
+/// Writes what a session found missing before the session declares it again.
+struct MissingWriter(Arc<Shared>);
+
+#[async_trait::async_trait]
+impl SessionWatch for MissingWriter {
+    async fn found_missing(&self, spots: Vec<Spot>) -> Result<(), String> {
+        if spots.is_empty() {
+            return Ok(());
+        }
+        let count = spots.len();
+        let commands = spots.into_iter().map(|spot| Command::Missing { spot }).collect();
+        match self.0.store.apply(Urgency::Normal, commands).await {
+            Ok(_) => {
+                self.0.observers.emit(&Event::SpotsMissing { count });
+                Ok(())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// `host-pid-random`: a process that comes back with the same pid must not look like the one that died.
+fn worker_name() -> String {
+    let host = std::env::var("HOSTNAME")
+        .ok()
+        .filter(|name| !name.is_empty())
+        .or_else(|| std::fs::read_to_string("/etc/hostname").ok().map(|name| name.trim().to_owned()))
+        .unwrap_or_else(|| "worker".into());
+    let random = &uuid::Uuid::new_v4().simple().to_string()[..8];
+    format!("{host}-{}-{random}", std::process::id())
+}

@@ -1,0 +1,70 @@
+//! When this process last reached its store, on the monotonic clock; shared by heartbeats, scheduler and attempts.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use crate::task::Millis;
+
+/// Readings of the monotonic clock, in milliseconds since the worker started.
+#[derive(Debug)]
+pub struct Pulse {
+    started: Instant,
+    last_success: AtomicI64,
+    last_beat: AtomicI64,
+    beat_wanted: Notify,
+}
+
+impl Pulse {
+    /// Starts at 0.
+    pub fn new() -> Pulse {
+        Pulse {
+            started: Instant::now(),
+            last_success: AtomicI64::new(0),
+            last_beat: AtomicI64::new(0),
+            beat_wanted: Notify::new(),
+        }
+    }
+
+    /// Milliseconds since the start.
+    pub fn now(&self) -> Millis {
+        Millis::try_from(self.started.elapsed().as_millis()).unwrap_or(Millis::MAX)
+    }
+
+    /// A store call succeeded.
+    pub fn note_success(&self) {
+        self.last_success.fetch_max(self.now(), Ordering::Relaxed);
+    }
+
+    /// A round of heartbeats was written.
+    pub fn note_beat(&self) {
+        self.last_beat.fetch_max(self.now(), Ordering::Relaxed);
+    }
+
+    /// When a store call last succeeded.
+    pub fn last_success(&self) -> Millis {
+        self.last_success.load(Ordering::Relaxed)
+    }
+
+    /// When a round of heartbeats was last written.
+    pub fn last_beat(&self) -> Millis {
+        self.last_beat.load(Ordering::Relaxed)
+    }
+
+    /// Asks the heartbeat thread for a round now.
+    pub fn ask_for_beat(&self) {
+        self.beat_wanted.notify_one();
+    }
+
+    /// Resolves when a round was asked for.
+    pub async fn beat_asked(&self) {
+        self.beat_wanted.notified().await;
+    }
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Pulse::new()
+    }
+}

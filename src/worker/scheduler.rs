@@ -1,0 +1,475 @@
+//! Acts when alarms ring (§4.2): ends leases, publishes what is due, judges what is late, feeds what others inserted, admits what
+//! gates held, sweeps DLQ copies.
+//!
+//! Every worker runs it; compare-and-set in the store makes that safe. Each kind of alarm has its own bounded query, so that a
+//! hundred thousand rows of one kind never stand before another kind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
+
+use crate::broker::{Broker, Topology};
+use crate::config::QueueConfig;
+use crate::dead_letter;
+use crate::store::{Alarm, Store, StoreError, Urgency};
+use crate::task::{Answer, Command, Millis, Spot, Task, WakeUp};
+use crate::telemetry::Event;
+
+use super::attempt::{after_buried, after_settled, lost_settlement};
+use super::outbox::Letter;
+use super::stall::StallGuard;
+use super::{Shared, intake};
+
+/// Rows of one kind that one round takes.
+const BATCH: usize = 500;
+/// The longest sleep, so that a lost nudge costs at most this.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// How often the store is asked whether somebody outside wrote to it.
+const OUTSIDE_LOOK: Duration = Duration::from_millis(200);
+/// How often a spot is looked for in the broker at most.
+const SPOT_LOOK_MS: Millis = 5_000;
+/// How often a DLQ's depth is compared with the store.
+const DEPTH_LOOK_MS: Millis = 30_000;
+
+/// Runs until the worker ends.
+pub(super) async fn run(shared: Arc<Shared>, served: Vec<String>, tracker: TaskTracker) {
+    let mut scheduler = Scheduler {
+        guard: StallGuard::new(shared.plan.settings.lease_ms, shared.pulse.now()),
+        looked_for: BTreeMap::new(),
+        marks_written_at: 0,
+        depths_looked_at: shared.pulse.now(),
+        odd_since: BTreeMap::new(),
+        passes: BTreeMap::new(),
+        served,
+        tracker,
+        shared,
+    };
+    scheduler.run().await;
+}
+
+struct Scheduler {
+    shared: Arc<Shared>,
+    served: Vec<String>,
+    tracker: TaskTracker,
+    guard: StallGuard,
+    /// When each spot was last looked for, by the monotonic clock.
+    looked_for: BTreeMap<Spot, Millis>,
+    marks_written_at: Millis,
+    depths_looked_at: Millis,
+    /// Since when a DLQ's depth does not fit the rows.
+    odd_since: BTreeMap<String, Millis>,
+    /// The last pass over each DLQ.
+    passes: BTreeMap<String, JoinHandle<()>>,
+}
+
+impl Scheduler {
+    async fn run(&mut self) {
+        loop {
+            let more = match self.round().await {
+                Ok(more) => {
+                    self.shared.pulse.note_success();
+                    more
+                }
+                Err(error) => {
+                    self.shared.store_is_down(&error);
+                    false
+                }
+            };
+            if self.shared.stop_all.is_cancelled() {
+                return;
+            }
+            if more {
+                tokio::task::yield_now().await;
+            } else {
+                self.sleep().await;
+            }
+        }
+    }
+
+    /// Sleeps to the earliest alarm, a nudge, or a commit from outside, at most a second.
+    async fn sleep(&self) {
+        let shared = &self.shared;
+        let next = shared.store.next_alarm().await.ok().flatten();
+        let now = shared.store.now();
+        let length = next.map_or(LONGEST_SLEEP, |at| {
+            Duration::from_millis(u64::try_from(at - now).unwrap_or(0)).clamp(Duration::from_millis(5), LONGEST_SLEEP)
+        });
+        let seen = shared.store.outside_changes().await.ok();
+        let outside = async {
+            loop {
+                tokio::time::sleep(OUTSIDE_LOOK).await;
+                if shared.store.outside_changes().await.ok() != seen {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(length) => {}
+            () = shared.nudge.notified() => {}
+            () = outside => {}
+            () = shared.stop_all.cancelled() => {}
+        }
+    }
+
+    /// Looks at every kind of alarm once. `true` when at least one kind had more than a round takes.
+    async fn round(&mut self) -> Result<bool, StoreError> {
+        self.write_marks().await;
+        let mut more = self.end_leases().await?;
+        more |= self.look_at_held().await?;
+        if !self.shared.broker.is_up() {
+            self.bury_past_deadline().await?;
+            return Ok(more);
+        }
+        more |= self.send_copies().await?;
+        more |= self.ring(Alarm::Retry).await?;
+        if !self.shared.stop_intake.is_cancelled() {
+            more |= self.admit().await?;
+        }
+        more |= self.ring(Alarm::Sent).await?;
+        let shared = Arc::clone(&self.shared);
+        let fed = feed(shared.store.as_ref(), &shared.plan.queues, shared.plan.scheduler.lane_depth_cap, BATCH).await?;
+        self.follow(fed.answers);
+        more |= fed.more;
+        self.watch_dlqs().await?;
+        Ok(more)
+    }
+
+    /// Writes the lanes' marks, at most once a second.
+    async fn write_marks(&mut self) {
+        let now = self.shared.pulse.now();
+        if now - self.marks_written_at < 1000 {
+            return;
+        }
+        let marks = std::mem::take(&mut *self.shared.marks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        if marks.is_empty() {
+            return;
+        }
+        self.marks_written_at = now;
+        let commands = marks.into_iter().map(|(lane, arrives_at)| Command::Mark { lane, arrives_at }).collect();
+        self.shared.try_apply(commands).await;
+    }
+
+    async fn end_leases(&mut self) -> Result<bool, StoreError> {
+        let shared = &self.shared;
+        let (wall, mono) = (shared.store.now(), shared.pulse.now());
+        let was_silent = mono - shared.pulse.last_success() > shared.plan.settings.lease_ms / 3;
+        if !self.guard.may_expire(wall, mono, shared.pulse.last_success()) {
+            if was_silent {
+                shared.pulse.ask_for_beat();
+            }
+            return Ok(false);
+        }
+        let rows = shared.store.alarms(Alarm::Lease, wall, BATCH).await?;
+        if rows.is_empty() {
+            return Ok(false);
+        }
+        let more = rows.len() == BATCH;
+        let commands = rows
+            .iter()
+            // A claim that this very process still carries is late with its heartbeat, not lost.
+            .filter(|task| !shared.leases.holds(task.id(), task.state.fence))
+            .filter_map(|task| {
+                Some(Command::Lost {
+                    id: task.id().to_owned(),
+                    fence: task.state.fence,
+                    wake_at: task.state.wake_at?,
+                    settlement: Box::new(lost_settlement(shared, task)),
+                })
+            })
+            .collect::<Vec<_>>();
+        let more = more && !commands.is_empty();
+        self.apply(commands).await?;
+        Ok(more)
+    }
+
+    async fn look_at_held(&mut self) -> Result<bool, StoreError> {
+        let rows = self.shared.store.alarms(Alarm::Held, self.shared.store.now(), BATCH).await?;
+        let more = rows.len() == BATCH;
+        self.apply(rows.iter().filter_map(wake_command).collect()).await?;
+        Ok(more)
+    }
+
+    /// With no broker nothing is published, but a deadline is kept all the same.
+    async fn bury_past_deadline(&mut self) -> Result<(), StoreError> {
+        let now = self.shared.store.now();
+        for kind in [Alarm::Retry, Alarm::Sent] {
+            let rows = self.shared.store.alarms(kind, now, BATCH).await?;
+            let past = rows.iter().filter(|task| task.state.deadline.is_some_and(|deadline| deadline < now));
+            self.apply(past.filter_map(wake_command).collect()).await?;
+        }
+        Ok(())
+    }
+
+    /// Waiting rows whose alarm rang: rearmed, published, or judged.
+    async fn ring(&mut self, kind: Alarm) -> Result<bool, StoreError> {
+        let mut rows = self.shared.store.alarms(kind, self.shared.store.now(), BATCH).await?;
+        if rows.is_empty() {
+            return Ok(false);
+        }
+        let more = rows.len() == BATCH;
+        self.look_for_spots(&rows).await?;
+        // The oldest goes first, so that it is the one that probes its lane.
+        rows.sort_by_key(|task| task.state.outstanding.map(|outstanding| outstanding.arrives_at));
+        self.apply(rows.iter().filter_map(wake_command).collect()).await?;
+        Ok(more)
+    }
+
+    /// Before wake-ups are judged: are the lanes and rungs they went to still there? What is missing is written to the store first
+    /// and declared again after, because an empty new queue looks like one that has delivered everything.
+    async fn look_for_spots(&mut self, rows: &[Task]) -> Result<(), StoreError> {
+        let now = self.shared.pulse.now();
+        let mut spots: BTreeSet<Spot> = rows.iter().flat_map(spots_of).collect();
+        spots.retain(|spot| self.looked_for.get(spot).is_none_or(|at| now - at >= SPOT_LOOK_MS));
+        if spots.is_empty() {
+            return Ok(());
+        }
+        for spot in &spots {
+            self.looked_for.insert(spot.clone(), now);
+        }
+        let spots: Vec<Spot> = spots.into_iter().collect();
+        let topology = &self.shared.plan.topology;
+        let missing = match self.shared.broker.missing(topology, &spots).await {
+            Ok(missing) => missing,
+            Err(error) => {
+                tracing::warn!(%error, "cannot ask the broker for its queues; late wake-ups stay late");
+                return Ok(());
+            }
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let count = missing.len();
+        let commands = missing.into_iter().map(|spot| Command::Missing { spot }).collect();
+        let _: Vec<Answer> = self.shared.store.apply(Urgency::Normal, commands).await?;
+        self.shared.observers.emit(&Event::SpotsMissing { count });
+        if let Err(error) = self.shared.broker.declare(topology).await {
+            tracing::error!(%error, "cannot declare the missing queues");
+        }
+        Ok(())
+    }
+
+    async fn send_copies(&mut self) -> Result<bool, StoreError> {
+        let rows = self.shared.store.alarms(Alarm::Copy, self.shared.store.now(), BATCH).await?;
+        let commands = rows
+            .iter()
+            .map(|task| Command::SendCopy { id: task.id().to_owned(), generation: task.stamp().generation })
+            .collect::<Vec<_>>();
+        if commands.is_empty() {
+            return Ok(false);
+        }
+        for answer in self.shared.store.apply(Urgency::Normal, commands).await? {
+            if let Answer::Dead(task) = answer {
+                self.shared.outbox.send(Letter::Copy(task));
+            }
+        }
+        Ok(rows.len() == BATCH)
+    }
+
+    /// Held rows whose gate has opened start here, without a message, while there are places.
+    async fn admit(&mut self) -> Result<bool, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let free = shared.slots.available_permits().min(BATCH);
+        if free == 0 {
+            return Ok(false);
+        }
+        let rows = shared.store.admissible(&self.served, shared.store.now(), free).await?;
+        let mut places = Vec::new();
+        let mut commands = Vec::new();
+        for task in &rows {
+            let Some(place) = intake::more_places(&shared, shared.queue_slots.get(task.queue())) else { continue };
+            places.push(place);
+            commands.push(Command::Claim {
+                id: task.id().to_owned(),
+                stamp: task.stamp(),
+                claimant: Some(shared.claimant.clone()),
+            });
+        }
+        if commands.is_empty() {
+            return Ok(false);
+        }
+        let answers = shared.store.apply(Urgency::Normal, commands).await?;
+        for (answer, place) in answers.into_iter().zip(places) {
+            match answer {
+                Answer::Run(task) => intake::launch(&shared, &self.tracker, *task, None, place),
+                Answer::Waiting(task) => intake::judge_no_route(&shared, &task).await,
+                other => after_buried(&shared, vec![other]),
+            }
+        }
+        Ok(!rows.is_empty())
+    }
+
+    async fn apply(&self, commands: Vec<Command>) -> Result<(), StoreError> {
+        if commands.is_empty() {
+            return Ok(());
+        }
+        let answers = self.shared.store.apply(Urgency::Normal, commands).await?;
+        self.follow(answers);
+        Ok(())
+    }
+
+    fn follow(&self, answers: Vec<Answer>) {
+        for answer in answers {
+            match answer {
+                Answer::Publish(wake_up) => self.shared.outbox.send(Letter::WakeUp(wake_up)),
+                Answer::Settled(change) => after_settled(&self.shared, *change),
+                Answer::Dead(_) => after_buried(&self.shared, vec![answer]),
+                _ => {}
+            }
+        }
+    }
+
+    /// Starts a pass over each dirty DLQ, and marks as dirty one whose depth has not fitted its rows for a confirm's time.
+    async fn watch_dlqs(&mut self) -> Result<(), StoreError> {
+        let now = self.shared.pulse.now();
+        if now - self.depths_looked_at >= DEPTH_LOOK_MS || !self.odd_since.is_empty() {
+            self.depths_looked_at = now;
+            self.compare_depths(now).await?;
+        }
+        for (queue, ledger) in self.shared.store.dlqs().await? {
+            if ledger.dirty <= ledger.cleaned || !self.shared.plan.queues.iter().any(|known| known.name == queue) {
+                continue;
+            }
+            let name = queue.clone();
+            if self.passes.get(&queue).is_some_and(|pass| !pass.is_finished()) {
+                continue;
+            }
+            // Beside the rounds: a pass over a long DLQ takes a while, and alarms must not wait for it.
+            let shared = Arc::clone(&self.shared);
+            let pass = self.tracker.spawn(async move {
+                match dead_letter::pass(shared.store.as_ref(), shared.broker.as_ref(), &queue, false).await {
+                    Ok(Some(report)) => shared.observers.emit(&Event::DlqPassed { queue: &queue, report: &report }),
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(queue, %error, "DLQ pass failed; it is tried again"),
+                }
+            });
+            self.passes.insert(name, pass);
+        }
+        Ok(())
+    }
+
+    async fn compare_depths(&mut self, now: Millis) -> Result<(), StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let odd =
+            match dead_letter::odd_dlqs(shared.store.as_ref(), shared.broker.as_ref(), &shared.plan.topology).await {
+                Ok(odd) => odd,
+                Err(dead_letter::MirrorError::Store(error)) => return Err(error),
+                Err(dead_letter::MirrorError::Broker(error)) => {
+                    tracing::debug!(%error, "cannot read the depth of the DLQs");
+                    return Ok(());
+                }
+            };
+        self.odd_since.retain(|queue, _| odd.contains(queue));
+        let mut dirty = Vec::new();
+        for queue in odd {
+            let since = *self.odd_since.entry(queue.clone()).or_insert(now);
+            if now - since >= shared.plan.settings.confirm_timeout_ms {
+                self.odd_since.remove(&queue);
+                dirty.push(Command::DirtyDlq { queue });
+            }
+        }
+        self.apply(dirty).await
+    }
+}
+
+fn wake_command(task: &Task) -> Option<Command> {
+    Some(Command::Wake { id: task.id().to_owned(), stamp: task.stamp(), wake_at: task.state.wake_at? })
+}
+
+fn spots_of(task: &Task) -> Vec<Spot> {
+    let Some(outstanding) = task.state.outstanding else { return Vec::new() };
+    let queue = task.queue().to_owned();
+    let lane = Spot::Lane(crate::task::LaneKey { queue: queue.clone(), lane: outstanding.lane });
+    if outstanding.rung_ms > 0 { vec![lane, Spot::Rung { queue, delay_ms: outstanding.rung_ms }] } else { vec![lane] }
+}
+
+/// What one round of feeding did.
+#[derive(Debug, Default)]
+pub struct Fed {
+    /// What the store answered; [`Answer::Publish`] is to be published.
+    pub answers: Vec<Answer>,
+    /// Whether there is more than one round takes.
+    pub more: bool,
+}
+
+/// Routes rows that others inserted and takes pending rows with nothing outstanding, oldest first, while their lane has fewer than
+/// `cap` wake-ups outstanding.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn feed(store: &dyn Store, queues: &[QueueConfig], cap: usize, batch: usize) -> Result<Fed, StoreError> {
+    let mut fed = Fed::default();
+    let unrouted = store.unrouted(batch).await?;
+    fed.more |= unrouted.len() == batch;
+    if !unrouted.is_empty() {
+        let route = |(id, task_type): (String, String)| {
+            let queue = super::queue_of(queues, &task_type).to_owned();
+            Command::Route { id, queue }
+        };
+        let _: Vec<Answer> = store.apply(Urgency::Normal, unrouted.into_iter().map(route).collect()).await?;
+    }
+    for queue in queues {
+        let rows = store.feed(&queue.name, store.now(), batch).await?;
+        if rows.is_empty() {
+            continue;
+        }
+        let room = cap.saturating_sub(store.outstanding(&queue.name, cap).await?);
+        fed.more |= rows.len() == batch && room > batch;
+        let commands = rows.iter().take(room).filter_map(wake_command).collect::<Vec<_>>();
+        if !commands.is_empty() {
+            fed.answers.extend(store.apply(Urgency::Normal, commands).await?);
+        }
+    }
+    Ok(fed)
+}
+
+/// Publishes the first attempts of pending rows until none is left or the lanes are full: the `dispatch` command. Returns how many
+/// were confirmed and how many were not (their alarms stand).
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn dispatch_once(
+    store: &dyn Store,
+    broker: &dyn Broker,
+    queues: &[QueueConfig],
+    cap: usize,
+    _topology: &Topology,
+) -> Result<(usize, usize), StoreError> {
+    let (mut confirmed, mut failed) = (0, 0);
+    loop {
+        let fed = feed(store, queues, cap, BATCH).await?;
+        let wake_ups: Vec<WakeUp> = fed
+            .answers
+            .into_iter()
+            .filter_map(|answer| match answer {
+                Answer::Publish(wake_up) => Some(wake_up),
+                _ => None,
+            })
+            .collect();
+        let fates = broker.publish(wake_ups.iter().map(crate::broker::wake_up).collect()).await;
+        let mut commands = Vec::new();
+        for (wake, fate) in wake_ups.iter().zip(fates) {
+            use crate::broker::Published;
+            match fate {
+                Published::Confirmed => confirmed += 1,
+                Published::Unconfirmed { .. } => failed += 1,
+                Published::Returned | Published::Nacked | Published::NotSent { .. } => {
+                    failed += 1;
+                    commands.push(Command::PublishFailed {
+                        id: wake.id.clone(),
+                        stamp: wake.stamp,
+                        sent_at: wake.route.sent_at,
+                    });
+                }
+            }
+        }
+        if !commands.is_empty() {
+            let _: Vec<Answer> = store.apply(Urgency::Normal, commands).await?;
+        }
+        if !fed.more || failed > 0 {
+            return Ok((confirmed, failed));
+        }
+    }
+}
