@@ -17,7 +17,10 @@ pub use decide::{Decision, decide, decide_lost};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
 pub use rows::{DlqLedger, LaneKey, LaneLedger, Rows, Spot};
-pub use submission::{Origin, ReadSubmission, SubmissionError, canonical_payload_hash, read_submission, refusal_id};
+pub use submission::{
+    Envelope, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, Origin, ReadSubmission,
+    SubmissionError, canonical_payload_hash, read_submission, refusal, refusal_id,
+};
 pub use transition::{Answer, Change, Claimant, Command, NewTask, Refusal, Settings, Settlement, WakeUp};
 
 use std::collections::BTreeMap;
