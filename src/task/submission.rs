@@ -129,6 +129,7 @@ pub fn read_submission(
                 refusal,
                 claimant: None,
                 publish: false,
+                rejected: false,
             })
         }
         Err(error) => {
