@@ -6,6 +6,8 @@ pub mod dead_letter;
 pub mod gate;
 pub mod handler;
 pub mod policy;
+pub mod producer;
 pub mod store;
 pub mod task;
 pub mod telemetry;
+pub mod worker;

@@ -3,13 +3,17 @@
 //! Losing any message, or the whole broker, delays tasks and loses none; see the design's one idea. One conformance suite
 //! (`tests/broker_conformance`) holds every broker to the same behaviour.
 
+mod embedded;
 mod message;
+mod rabbitmq;
 mod topology;
 
+pub use embedded::EmbeddedBroker;
 pub use message::{
     ARRIVES_AT_HEADER, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, Parsed, Target, WAKE_UP_TYPE, copy_of,
     dead_copy, parse, submission, wake_up,
 };
+pub use rabbitmq::RabbitBroker;
 pub use topology::{Argument, Binding, ExchangeSpec, QueueRole, QueueSpec, Topology};
 
 use std::sync::Arc;
@@ -25,6 +29,14 @@ use crate::task::{Millis, Spot};
 /// Why a broker call failed.
 #[derive(Debug, Error, Clone)]
 pub enum BrokerError {
+    /// The URL is no AMQP URL.
+    #[error("broker url {place:?}: {reason}")]
+    BadUrl {
+        /// What may be shown of it.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Not reachable now; the same call may work later.
     #[error("broker {place} is unreachable: {reason}")]
     Unreachable {
@@ -66,6 +78,14 @@ pub enum BrokerError {
         found: String,
         /// What was asked for.
         wanted: String,
+    },
+    /// It still holds messages.
+    #[error("queue {queue:?} still holds {ready} messages: let them run, replay or discard them, or force it")]
+    NotEmpty {
+        /// The queue.
+        queue: String,
+        /// How many.
+        ready: u64,
     },
     /// The broker said no for another reason.
     #[error("broker {place}: {reason}")]
@@ -233,9 +253,22 @@ pub struct BrokerErrorConflict {
     pub wanted: String,
 }
 
+impl From<BrokerErrorConflict> for BrokerError {
+    fn from(conflict: BrokerErrorConflict) -> BrokerError {
+        let BrokerErrorConflict { queue, argument, found, wanted } = conflict;
+        BrokerError::Conflict { queue, argument, found, wanted }
+    }
+}
+
 /// The port.
 #[async_trait]
 pub trait Broker: Send + Sync + 'static {
+    /// Brings the publishing session up, for those who want to know why it does not come. Publishing does it by itself.
+    ///
+    /// # Errors
+    /// Why the first try failed; the next ones go on in the background.
+    async fn connect(&self) -> Result<(), BrokerError>;
+
     /// Publishes all, pipelined, mandatory, persistent, confirmed within the broker's confirm time-out. By input index; never
     /// fails as a whole and never waits longer than that time-out.
     async fn publish(&self, messages: Vec<Message>) -> Vec<Published>;
@@ -283,7 +316,7 @@ pub trait Broker: Send + Sync + 'static {
     /// Deletes every object of `topology`. Refuses, naming the queue, while one holds messages, unless `force`.
     ///
     /// # Errors
-    /// When one holds messages or the broker cannot be asked.
+    /// [`BrokerError::NotEmpty`], with nothing deleted, or when the broker cannot be asked.
     async fn delete(&self, topology: &Topology, force: bool) -> Result<(), BrokerError>;
 
     /// Depth of every queue of `topology`, in its order.

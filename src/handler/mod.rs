@@ -4,17 +4,23 @@
 //! store or broker, and ends when its cancellation token fires.
 
 pub mod command;
+mod function;
 pub mod http;
+mod media;
+mod tidy;
+
+pub use function::{IntoReport, handler_fn, run_caught};
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::policy::TopicPattern;
-use crate::task::{Attachment, Outcome, Spec};
+use crate::task::{Attachment, Outcome, Spec, class};
 
 /// One run that is about to start.
 #[derive(Debug, Clone)]
@@ -40,6 +46,14 @@ impl AttemptContext {
     /// What the other side should use to recognise a repeated call: the same on every attempt and replay.
     pub fn idempotency_key(&self) -> &str {
         self.task.idempotency_key.as_deref().unwrap_or(&self.task.id)
+    }
+
+    /// The payload, read as `P`.
+    ///
+    /// # Errors
+    /// When it does not fit.
+    pub fn payload<P: DeserializeOwned>(&self) -> Result<P, serde_json::Error> {
+        serde_json::from_str(&self.task.payload)
     }
 }
 
@@ -74,6 +88,11 @@ impl Default for Caps {
     fn default() -> Self {
         Caps { body: 1 << 20, attachment: 4 << 20, attachments: 16 }
     }
+}
+
+/// What an attempt that was cancelled returns; nobody records it.
+fn cancelled() -> Report {
+    Outcome::failure(class::FAILED, "the attempt was cancelled").into()
 }
 
 /// Runs attempts.

@@ -15,7 +15,7 @@ use crate::broker::{Delivery, Parsed, Source, Token, parse};
 use crate::store::Urgency;
 use crate::task::{
     Answer, Claimant, Command, DeadReason, Failure, Lane, LaneKey, Origin, ReadSubmission, Refusal, Stamp, Status,
-    Task, class, read_submission, refuse_message,
+    Task, class, read_submission, refusal,
 };
 use crate::telemetry::Event;
 
@@ -228,14 +228,13 @@ fn command_for(shared: &Shared, delivery: &Delivery, claimant: Option<Claimant>)
             (Command::Refuse(Box::new(refusal)), What::Submission)
         }
         Parsed::Submission => {
-            let queue_of = |task_type: &str| shared.queue_of(task_type).to_owned();
             let read = read_submission(
                 &delivery.body,
                 &origin(delivery),
-                &queue_of,
-                shared.store.now(),
-                || uuid::Uuid::now_v7().to_string(),
                 shared.plan.worker.max_body,
+                shared.store.now(),
+                |task_type: &str| shared.queue_of(task_type).to_owned(),
+                || uuid::Uuid::now_v7().to_string(),
             );
             let command = match read {
                 ReadSubmission::New(mut new) => {
@@ -248,9 +247,9 @@ fn command_for(shared: &Shared, delivery: &Delivery, claimant: Option<Claimant>)
                     new.rejected = delivery.source == Source::Rejected;
                     new.redelivered |= new.rejected;
                     new.claimant = claimant;
-                    Command::Submit(new)
+                    Command::Submit(Box::new(new))
                 }
-                ReadSubmission::Refused(refusal) => Command::Refuse(refusal),
+                ReadSubmission::Refused(refusal) => Command::Refuse(Box::new(refusal)),
             };
             (command, What::Submission)
         }
@@ -259,7 +258,10 @@ fn command_for(shared: &Shared, delivery: &Delivery, claimant: Option<Claimant>)
 
 fn refusal_of(shared: &Shared, delivery: &Delivery, reason: DeadReason, failure: Failure) -> Refusal {
     let (now, cap) = (shared.store.now(), shared.plan.worker.max_body);
-    refuse_message(&delivery.body, &origin(delivery), &delivery.queue, reason, failure, now, cap)
+    let mut refused = refusal(&delivery.body, &origin(delivery), cap, now, |_| delivery.queue.clone());
+    refused.reason = reason;
+    refused.failure = failure;
+    refused
 }
 
 fn origin(delivery: &Delivery) -> Origin {

@@ -93,7 +93,6 @@ pub fn spawn_heartbeats(
 async fn beat(store: &dyn Store, leases: &Leases, pulse: &Pulse) -> bool {
     let held = leases.snapshot();
     if held.is_empty() {
-        pulse.note_beat();
         return true;
     }
     let commands =
@@ -101,7 +100,6 @@ async fn beat(store: &dyn Store, leases: &Leases, pulse: &Pulse) -> bool {
     match store.apply(Urgency::First, commands).await {
         Ok(answers) => {
             pulse.note_success();
-            pulse.note_beat();
             for ((id, lease), answer) in held.iter().zip(answers) {
                 // A row that was settled meanwhile is refused too; then the claim is no longer held here either.
                 if !matches!(answer, Answer::Done | Answer::Unprocessable { .. }) && leases.holds(id, lease.fence) {

@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::broker::{Broker, BrokerError, Consumption, SessionWatch, Topology};
 use crate::config::{QueueConfig, SchedulerConfig, WorkerConfig};
-use crate::handler::{Handler, Route};
+use crate::handler::{Caps, Handler, Route};
 use crate::policy::{Policies, Policy};
 use crate::store::{Store, StoreError, Urgency};
 use crate::task::{Answer, Claimant, Command, Millis, Settings, Spec, Spot};
@@ -53,6 +53,8 @@ pub struct Plan {
     pub settings: Settings,
     /// Every broker object.
     pub topology: Topology,
+    /// What is kept of an attempt at most.
+    pub caps: Caps,
 }
 
 /// Why a worker did not start.

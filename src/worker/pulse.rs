@@ -12,7 +12,6 @@ use crate::task::Millis;
 pub struct Pulse {
     started: Instant,
     last_success: AtomicI64,
-    last_beat: AtomicI64,
     beat_wanted: Notify,
 }
 
@@ -22,7 +21,6 @@ impl Pulse {
         Pulse {
             started: Instant::now(),
             last_success: AtomicI64::new(0),
-            last_beat: AtomicI64::new(0),
             beat_wanted: Notify::new(),
         }
     }
@@ -37,19 +35,9 @@ impl Pulse {
         self.last_success.fetch_max(self.now(), Ordering::Relaxed);
     }
 
-    /// A round of heartbeats was written.
-    pub fn note_beat(&self) {
-        self.last_beat.fetch_max(self.now(), Ordering::Relaxed);
-    }
-
     /// When a store call last succeeded.
     pub fn last_success(&self) -> Millis {
         self.last_success.load(Ordering::Relaxed)
-    }
-
-    /// When a round of heartbeats was last written.
-    pub fn last_beat(&self) -> Millis {
-        self.last_beat.load(Ordering::Relaxed)
     }
 
     /// Asks the heartbeat thread for a round now.
