@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redeliver::broker::Broker;
+use redeliver::broker::{Broker, EmbeddedBroker, RabbitBroker};
 use redeliver::config::{self, Config, FlagValue, Loaded, Request, Secrets, process_environment};
 use redeliver::store::Store;
 
@@ -36,8 +36,7 @@ impl Context {
     /// Every problem of the configuration ([`Exit::Usage`]).
     pub fn load(globals: &Globals, mut flags: Vec<FlagValue>, secrets: Secrets) -> anyhow::Result<Context> {
         flags.extend(globals.flag_values());
-        let request =
-            Request { file: globals.config.clone(), environment: &process_environment, flags, secrets };
+        let request = Request { file: globals.config.clone(), environment: &process_environment, flags, secrets };
         let loaded = config::load(&request)?;
         Ok(Context {
             loaded,
@@ -100,13 +99,13 @@ impl Context {
         self.bound("the store", open_store(self.config(), Missing::Created)).await?
     }
 
-    /// The broker, asked once so that an unreachable one is an error here and not a message lost later.
+    /// The broker, connected, so that an unreachable one is an error here and not a message lost later.
     ///
     /// # Errors
     /// When it is not reachable or refuses.
     pub async fn broker(&self) -> anyhow::Result<Arc<dyn Broker>> {
         let broker = open_broker(self.config())?;
-        let _version = self.bound("the broker", broker.version()).await??;
+        self.bound("the broker", broker.connect()).await??;
         Ok(broker)
     }
 }
@@ -134,6 +133,11 @@ pub async fn open_store(config: &Config, missing: Missing) -> anyhow::Result<Arc
 /// # Errors
 /// When its URL cannot be used.
 pub fn open_broker(config: &Config) -> anyhow::Result<Arc<dyn Broker>> {
-    let _ = config;
-    anyhow::bail!("no broker is built in yet")
+    let broker = &config.broker;
+    if broker.is_embedded() {
+        return Ok(Arc::new(EmbeddedBroker::new(&broker.namespace)));
+    }
+    let rabbit =
+        RabbitBroker::new(broker.urls.clone(), broker.namespace.clone(), broker.confirm_timeout, broker.heartbeat)?;
+    Ok(Arc::new(rabbit))
 }

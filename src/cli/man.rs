@@ -1,6 +1,6 @@
 //! `redeliver man`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::CommandFactory;
@@ -24,12 +24,12 @@ pub struct Args {
 /// # Errors
 /// When stdout or the folder cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<Exit> {
-    let mut command = super::Cli::command();
-    command.build();
+    let command = super::Cli::command();
     match &args.dir {
         Some(dir) => {
             std::fs::create_dir_all(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
-            write_pages(dir, &command, "redeliver")?;
+            clap_mangen::generate_to(command, dir)
+                .with_context(|| format!("cannot write the pages into {}", dir.display()))?;
         }
         None => {
             use std::io::Write as _;
@@ -39,15 +39,4 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
         }
     }
     Ok(Exit::Done)
-}
-
-fn write_pages(dir: &Path, command: &clap::Command, name: &str) -> anyhow::Result<()> {
-    let path = dir.join(format!("{name}.1"));
-    let mut page = Vec::new();
-    Man::new(command.clone().name(name.to_owned())).render(&mut page)?;
-    std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
-        write_pages(dir, verb, &format!("{name}-{}", verb.get_name()))?;
-    }
-    Ok(())
 }

@@ -72,7 +72,14 @@ struct Globals {
     #[arg(long, global = true, value_name = "DURATION", value_parser = positive_duration, env = "REDELIVER_TIMEOUT")]
     timeout: Option<Duration>,
     /// Logs on stderr as text or JSON; REDELIVER_LOG filters them (`redeliver=debug,lapin=warn`)
-    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value = "text", env = "REDELIVER_LOG_FORMAT")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        value_enum,
+        default_value = "text",
+        env = "REDELIVER_LOG_FORMAT"
+    )]
     log_format: logging::LogFormat,
     /// Instead of `broker.url`; a URL with a password is better kept in REDELIVER_BROKER_URL or a file
     #[arg(long, global = true, value_name = "URL", hide_short_help = true)]
@@ -118,8 +125,8 @@ enum Command {
 pub fn main() -> Exit {
     let cli = Cli::parse();
     logging::start(&cli.globals, matches!(cli.command, Command::Work(_)));
-    // reqwest and lapin are built without a TLS provider of their own: both take the process's. An error means that one is there.
-    let _already_there = rustls::crypto::ring::default_provider().install_default();
+    // reqwest and lapin are built without a TLS library of their own: both take the process's.
+    redeliver::handler::http::install_crypto();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -180,9 +187,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
             let context = data(Vec::new())?;
             context.bound("the store", store::run(verb, &context)).await?
         }
-        Command::Doctor(args) => {
-            doctor::run(&args, &Context::load(&globals, Vec::new(), Secrets::Optional)?).await
-        }
+        Command::Doctor(args) => doctor::run(&args, &Context::load(&globals, Vec::new(), Secrets::Optional)?).await,
     }
 }
 

@@ -215,10 +215,13 @@ fn entry(spec: &QueueSpec, depth: Option<&QueueDepth>, known: &Known, now: Milli
         or_dash(oldest_ms.map(length)),
         or_dash(outstanding.map(|n| n.to_string())),
         or_dash(in_store.map(|n| n.to_string())),
-        known.paused.as_ref().map_or_else(|| "no".to_owned(), |pause| match &pause.reason {
-            Some(reason) => format!("yes: {reason}"),
-            None => "yes".to_owned(),
-        }),
+        known.paused.as_ref().map_or_else(
+            || "no".to_owned(),
+            |pause| match &pause.reason {
+                Some(reason) => format!("yes: {reason}"),
+                None => "yes".to_owned(),
+            },
+        ),
     ];
     let json = json!({
         "name": spec.name,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Subcommand;
 use redeliver::store::{Store, Urgency};
-use redeliver::task::{Answer, Attempt, AttachmentBody, Command, Status, WakeUp};
+use redeliver::task::{Answer, AttachmentBody, Attempt, Command, Status, WakeUp};
 use serde_json::{Value, json};
 
 use super::bulk::{Fate, Fates};
@@ -98,7 +98,10 @@ impl Verb {
 fn ended_status(text: &str) -> Result<Status, String> {
     let ended = || Status::ALL.into_iter().filter(|status| status.is_ended());
     ended().find(|status| status.as_str() == text).ok_or_else(|| {
-        format!("expected a status in which a task ends: {}", ended().map(Status::as_str).collect::<Vec<_>>().join(", "))
+        format!(
+            "expected a status in which a task ends: {}",
+            ended().map(Status::as_str).collect::<Vec<_>>().join(", ")
+        )
     })
 }
 
@@ -110,9 +113,7 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
     let store = context.store().await?;
     let store_ref = &*store;
     match verb {
-        Verb::List { filter, page } => {
-            context.bound("the store", list(context, store_ref, &filter, &page)).await?
-        }
+        Verb::List { filter, page } => context.bound("the store", list(context, store_ref, &filter, &page)).await?,
         Verb::Show { id, attachments } => {
             context.bound("the store", show(context, store_ref, &id, attachments.as_deref())).await?
         }
@@ -123,7 +124,8 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
         Verb::Retry { ids, consent } => {
             let ids = read_ids(ids.iter())?;
             let waker = Waker::connect(context, store.clone()).await?;
-            let exit = context.bound("the store or the broker", retry(context, store_ref, &waker, &ids, &consent)).await?;
+            let exit =
+                context.bound("the store or the broker", retry(context, store_ref, &waker, &ids, &consent)).await?;
             waker.close().await;
             exit
         }

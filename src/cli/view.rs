@@ -58,7 +58,12 @@ pub fn task_document(task: &Task, attempts: &[Attempt], result: Option<&TaskResu
         attempts.iter().for_each(|attempt| listing.push(attempt_entry(attempt)));
         tables.push(("ATTEMPTS", listing));
     }
-    Document { name: task.id().to_owned(), lines: task_lines(task, attempts, result), tables, json: Value::Object(json) }
+    Document {
+        name: task.id().to_owned(),
+        lines: task_lines(task, attempts, result),
+        tables,
+        json: Value::Object(json),
+    }
 }
 
 fn task_lines(task: &Task, attempts: &[Attempt], result: Option<&TaskResult>) -> Vec<(&'static str, String)> {
@@ -98,10 +103,13 @@ fn task_lines(task: &Task, attempts: &[Attempt], result: Option<&TaskResult>) ->
         }
         None => add("payload", Some(spec.payload.clone())),
     }
-    add("result", result.map(|result| match std::str::from_utf8(&result.body) {
-        Ok(text) => format!("{} {}", result.media_type, text),
-        Err(_) => format!("{} {} bytes", result.media_type, result.body.len()),
-    }));
+    add(
+        "result",
+        result.map(|result| match std::str::from_utf8(&result.body) {
+            Ok(text) => format!("{} {}", result.media_type, text),
+            Err(_) => format!("{} {} bytes", result.media_type, result.body.len()),
+        }),
+    );
     lines
 }
 

@@ -25,7 +25,8 @@ pub struct Args {
 impl Args {
     /// What the flags say about config keys.
     pub fn flag_values(&self) -> Vec<FlagValue> {
-        let value = |value: &String| FlagValue { key: "worker.concurrency", flag: "--concurrency", value: value.clone() };
+        let value =
+            |value: &String| FlagValue { key: "worker.concurrency", flag: "--concurrency", value: value.clone() };
         self.concurrency.iter().map(value).collect()
     }
 }
