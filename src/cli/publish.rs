@@ -209,7 +209,7 @@ fn exit_of(error: &ProduceError) -> Exit {
     match error {
         ProduceError::Invalid(_) => Exit::Usage,
         ProduceError::Conflict { .. } => Exit::Conflict,
-        ProduceError::Store(_) => Exit::Unreachable,
+        ProduceError::Store(error) => exit::of_store(error),
         ProduceError::Unroutable { .. } | ProduceError::Unconfirmed { .. } => Exit::Failed,
     }
 }

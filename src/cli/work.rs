@@ -1,8 +1,17 @@
 //! `redeliver work`
 
-use redeliver::config::FlagValue;
+use std::sync::Arc;
 
-use super::context::Context;
+use anyhow::Context as _;
+use redeliver::config::{Config, FlagValue, RouteKind};
+use redeliver::handler::command::CommandHandler;
+use redeliver::handler::http::HttpHandler;
+use redeliver::handler::{Caps, Handler, Route};
+use redeliver::telemetry::{LogObserver, Observers};
+use redeliver::worker::{Plan, Worker};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::context::{Context, open_broker};
 use super::exit::{self, Exit};
 
 /// Run workers: take submissions and wake-ups, run attempts, schedule retries, feed pending rows
@@ -39,6 +48,83 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     if let Some(unknown) = args.queues.iter().find(|name| context.config().queue(name).is_none()) {
         return Err(exit::error(Exit::NotFound, format!("queue {unknown:?} is not configured")));
     }
-    // SEAM: worker::Worker::start(store, broker, plan, observers), then signals, then stop(grace).
-    anyhow::bail!("`work` is not built in yet")
+    // Listening before anything runs: a signal that comes while the worker starts must stop it too.
+    let mut signals = Signals::listen()?;
+    let config = context.config();
+    let plan = plan(config, args.queues.clone())?;
+    if plan.routes.is_empty() {
+        tracing::warn!("no [[route]] is configured: every task would die of no_route");
+    }
+    let store = context.store_or_new().await?;
+    let broker = open_broker(config)?;
+    let observers = Observers::new(vec![Arc::new(LogObserver)]);
+    let worker = Worker::start(store.clone(), broker, plan, observers).await?;
+    tracing::info!(worker = worker.name(), "working");
+    let name = signals.next().await;
+    tracing::info!(
+        signal = name,
+        grace_ms = config.worker.shutdown_grace.as_millis(),
+        "stopping; again to stop at once"
+    );
+    tokio::select! {
+        () = worker.stop(config.worker.shutdown_grace) => {
+            store.close().await;
+            tracing::info!("stopped");
+            Ok(Exit::Done)
+        }
+        name = signals.next() => {
+            tracing::warn!(signal = name, "stopped at once; running attempts are lost to their leases");
+            Ok(Exit::Failed)
+        }
+    }
+}
+
+/// What a worker of this configuration does; `serve` empty: every queue.
+fn plan(config: &Config, serve: Vec<String>) -> anyhow::Result<Plan> {
+    let caps = Caps { body: config.worker.max_body, ..Caps::default() };
+    let mut routes = Vec::new();
+    for route in &config.routes {
+        let handler: Arc<dyn Handler> = match &route.kind {
+            RouteKind::Http(http) => {
+                let built = HttpHandler::new(http.clone(), caps);
+                Arc::new(built.with_context(|| format!("route {:?}", route.task_type.as_str()))?)
+            }
+            RouteKind::Command(command) => {
+                let built = CommandHandler::new(command.clone(), caps);
+                Arc::new(built.with_context(|| format!("route {:?}", route.task_type.as_str()))?)
+            }
+        };
+        routes.push(Route { task_type: route.task_type.clone(), handler });
+    }
+    Ok(Plan {
+        policies: config.policies.clone(),
+        routes,
+        queues: config.queues.clone(),
+        serve,
+        worker: config.worker.clone(),
+        scheduler: config.scheduler.clone(),
+        settings: config.settings(),
+        topology: config.topology(),
+    })
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Signals> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Signals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one and names it.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }
