@@ -93,9 +93,9 @@ impl Producer {
     /// When it is not known to be safe; see [`ProduceError`].
     pub async fn publish(&self, envelope: Envelope) -> Result<Accepted, ProduceError> {
         let mut results = self.publish_all(vec![envelope]).await;
-        results.pop().unwrap_or_else(|| {
-            Err(ProduceError::Unconfirmed { id: String::new(), reason: "no answer".to_owned() })
-        })
+        results
+            .pop()
+            .unwrap_or_else(|| Err(ProduceError::Unconfirmed { id: String::new(), reason: "no answer".to_owned() }))
     }
 
     /// Publishes many, pipelined; results by input index.
@@ -149,23 +149,21 @@ impl Producer {
             .collect()
     }
 
-    async fn insert(
-        &self,
-        rows: &Rows,
-        ready: &[(usize, Envelope, Vec<u8>)],
-    ) -> Vec<Result<Accepted, ProduceError>> {
+    async fn insert(&self, rows: &Rows, ready: &[(usize, Envelope, Vec<u8>)]) -> Vec<Result<Accepted, ProduceError>> {
         let now = rows.store.now();
         let mut commands = Vec::with_capacity(ready.len());
         for (_, envelope, body) in ready {
             let origin = Origin { routing_key: type_of(envelope).to_owned(), ..Origin::default() };
             let queue_of = |task_type: &str| (rows.queue_of)(task_type);
-            commands.push(match read_submission(body, &origin, body.len(), now, queue_of, || id_of(envelope).to_owned()) {
-                ReadSubmission::New(mut new) => {
-                    new.publish = true;
-                    Command::Submit(Box::new(new))
-                }
-                ReadSubmission::Refused(refusal) => Command::Refuse(Box::new(refusal)),
-            });
+            commands.push(
+                match read_submission(body, &origin, body.len(), now, queue_of, || id_of(envelope).to_owned()) {
+                    ReadSubmission::New(mut new) => {
+                        new.publish = true;
+                        Command::Submit(Box::new(new))
+                    }
+                    ReadSubmission::Refused(refusal) => Command::Refuse(Box::new(refusal)),
+                },
+            );
         }
         let answers = match rows.store.apply(Urgency::Normal, commands).await {
             Ok(answers) => answers,

@@ -18,11 +18,7 @@ pub struct Pulse {
 impl Pulse {
     /// Starts at 0.
     pub fn new() -> Pulse {
-        Pulse {
-            started: Instant::now(),
-            last_success: AtomicI64::new(0),
-            beat_wanted: Notify::new(),
-        }
+        Pulse { started: Instant::now(), last_success: AtomicI64::new(0), beat_wanted: Notify::new() }
     }
 
     /// Milliseconds since the start.
