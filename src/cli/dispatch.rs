@@ -46,8 +46,7 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     }
     let broker = context.broker().await?;
     let cap = config.scheduler.lane_depth_cap;
-    let (published, failed) =
-        redeliver::worker::dispatch_once(&*store, &*broker, &config.queues, cap, &config.topology()).await?;
+    let (published, failed) = redeliver::worker::dispatch_once(&*store, &*broker, &config.queues, cap).await?;
     broker.close().await;
     store.close().await;
     let lines = vec![("published", published.to_string()), ("failed", failed.to_string())];

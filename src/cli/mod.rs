@@ -21,6 +21,7 @@ mod output;
 mod publish;
 mod queue;
 mod replay;
+mod scratch;
 mod store;
 mod task;
 mod topology;

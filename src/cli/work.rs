@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use redeliver::config::{Config, FlagValue, RouteKind};
-use redeliver::handler::command::CommandHandler;
-use redeliver::handler::http::HttpHandler;
-use redeliver::handler::{Caps, Handler, Route};
+use redeliver::config::FlagValue;
 use redeliver::telemetry::{LogObserver, Observers};
 use redeliver::worker::{Plan, Worker};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -51,7 +48,7 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     // Listening before anything runs: a signal that comes while the worker starts must stop it too.
     let mut signals = Signals::listen()?;
     let config = context.config();
-    let plan = plan(config, args.queues.clone())?;
+    let plan = Plan { serve: args.queues.clone(), ..Plan::new(config)? };
     if plan.routes.is_empty() {
         tracing::warn!("no [[route]] is configured: every task would die of no_route");
     }
@@ -77,35 +74,6 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
             Ok(Exit::Failed)
         }
     }
-}
-
-/// What a worker of this configuration does; `serve` empty: every queue.
-fn plan(config: &Config, serve: Vec<String>) -> anyhow::Result<Plan> {
-    let caps = Caps { body: config.worker.max_body, ..Caps::default() };
-    let mut routes = Vec::new();
-    for route in &config.routes {
-        let handler: Arc<dyn Handler> = match &route.kind {
-            RouteKind::Http(http) => {
-                let built = HttpHandler::new(http.clone(), caps);
-                Arc::new(built.with_context(|| format!("route {:?}", route.task_type.as_str()))?)
-            }
-            RouteKind::Command(command) => {
-                let built = CommandHandler::new(command.clone(), caps);
-                Arc::new(built.with_context(|| format!("route {:?}", route.task_type.as_str()))?)
-            }
-        };
-        routes.push(Route { task_type: route.task_type.clone(), handler });
-    }
-    Ok(Plan {
-        policies: config.policies.clone(),
-        routes,
-        queues: config.queues.clone(),
-        serve,
-        worker: config.worker.clone(),
-        scheduler: config.scheduler.clone(),
-        settings: config.settings(),
-        topology: config.topology(),
-    })
 }
 
 /// SIGTERM and SIGINT.
