@@ -16,7 +16,7 @@ pub use attempt::{Attempt, AttemptOutcome};
 pub use decide::{Decision, decide, decide_lost};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
-pub use rows::{DlqLedger, LaneKey, LaneLedger, Rows, Spot};
+pub use rows::{Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
 pub use submission::{Origin, ReadSubmission, SubmissionError, canonical_payload_hash, read_submission, refusal_id};
 pub use transition::{Answer, Change, Claimant, Command, NewTask, Refusal, Settings, Settlement, WakeUp};
 
