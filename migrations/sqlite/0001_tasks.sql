@@ -196,7 +196,8 @@ CREATE TABLE dlqs (
     cleaned INTEGER NOT NULL,
     pass INTEGER NOT NULL,
     pass_until INTEGER NOT NULL,
-    pass_began INTEGER NOT NULL
+    pass_began INTEGER NOT NULL,
+    strangers INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE pauses (

@@ -57,7 +57,7 @@ pub(super) fn spot_columns(spot: &Spot) -> (&str, &'static str, Millis) {
 }
 
 pub(super) async fn dlqs(conn: &mut SqliteConnection) -> Result<BTreeMap<String, DlqLedger>, Fault> {
-    let rows = all(conn, "SELECT queue, dirty, cleaned, pass, pass_until, pass_began FROM dlqs", |row| {
+    let rows = all(conn, "SELECT queue, dirty, cleaned, pass, pass_until, pass_began, strangers FROM dlqs", |row| {
         let queue = row.next()?;
         let ledger = DlqLedger {
             dirty: row.next()?,
@@ -65,6 +65,7 @@ pub(super) async fn dlqs(conn: &mut SqliteConnection) -> Result<BTreeMap<String,
             pass: row.next()?,
             pass_until: row.next()?,
             pass_began: row.next()?,
+            strangers: row.next()?,
         };
         Ok((queue, ledger))
     });

@@ -46,7 +46,7 @@ impl Writes {
             result: Ladder::new(&replace("results", "task_id, media_type, truncated, body")),
             lane: Ladder::new(&replace("lanes", "queue, lane, mark, probed_at, probe_gap_ms, probe_mark")),
             missing: Ladder::new(&replace("missing", "queue, spot, delay_ms, at")),
-            dlq: Ladder::new(&replace("dlqs", "queue, dirty, cleaned, pass, pass_until, pass_began")),
+            dlq: Ladder::new(&replace("dlqs", "queue, dirty, cleaned, pass, pass_until, pass_began, strangers")),
         }
     }
 
@@ -150,5 +150,6 @@ fn bind_dlq(binds: &mut Binds, (queue, ledger): &(String, DlqLedger)) {
         .add(ledger.cleaned)
         .add(ledger.pass)
         .add(ledger.pass_until)
-        .add(ledger.pass_began);
+        .add(ledger.pass_began)
+        .add(ledger.strangers);
 }
