@@ -13,7 +13,7 @@ mod submission;
 mod transition;
 
 pub use attempt::{Attempt, AttemptOutcome};
-pub use decide::{Decision, decide, decide_lost};
+pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
 pub use rows::{Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
