@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use proptest::prelude::*;
+use serde_json::Value;
+
 use redeliver::task::{
     DeadReason, Envelope, MAX_DEPTH, NewTask, Origin, ReadSubmission, Refusal, canonical_payload_hash, read_submission,
     refusal,
@@ -362,4 +365,89 @@ fn the_shipped_schema_is_the_schema_of_the_type() {
     }
     let shipped = std::fs::read_to_string(path).expect("deploy/contract/submission.schema.json is shipped");
     assert_eq!(shipped, schema, "run again with REDELIVER_BLESS=1 if the envelope was meant to change");
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        (-1e9_f64..1e9).prop_map(Value::from),
+        any::<String>().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 30, 5, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            proptest::collection::vec((any::<String>(), inner), 0..5).prop_map(Value::from_iter),
+        ]
+    })
+}
+
+/// The same value with the fields of every object the other way round.
+fn reversed(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(reversed).collect(),
+        Value::Object(fields) => fields.iter().rev().map(|(name, value)| (name.clone(), reversed(value))).collect(),
+        other => other.clone(),
+    }
+}
+
+/// JSON text with every character of a string written as an escape.
+fn escaped(value: &Value) -> String {
+    let mut text = String::new();
+    let mut inside = false;
+    let mut characters = value.to_string().chars().collect::<Vec<_>>().into_iter().peekable();
+    while let Some(c) = characters.next() {
+        match c {
+            '"' => {
+                inside = !inside;
+                text.push(c);
+            }
+            '\\' if inside => {
+                text.push(c);
+                text.extend(characters.next());
+                // What follows the four digits of `\u` is looked at like any other character; the digits stay as they are.
+                if text.ends_with('u') {
+                    text.extend(characters.by_ref().take(4));
+                }
+            }
+            c if inside => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04X}"))),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+proptest! {
+    #[test]
+    fn the_hash_does_not_depend_on_how_the_json_is_written(value in any_json()) {
+        let hash = canonical_payload_hash("t", &value.to_string());
+        prop_assert_eq!(&hash, &canonical_payload_hash("t", &serde_json::to_string_pretty(&value).unwrap()));
+        prop_assert_eq!(&hash, &canonical_payload_hash("t", &reversed(&value).to_string()));
+        prop_assert_eq!(&hash, &canonical_payload_hash("t", &escaped(&value)));
+    }
+
+    #[test]
+    fn two_values_have_two_hashes(a in any_json(), b in any_json()) {
+        prop_assume!(a != b);
+        prop_assert_ne!(canonical_payload_hash("t", &a.to_string()), canonical_payload_hash("t", &b.to_string()));
+    }
+
+    #[test]
+    fn every_payload_is_stored_as_submitted(value in any_json(), pretty in any::<bool>()) {
+        let text = if pretty { serde_json::to_string_pretty(&value).unwrap() } else { value.to_string() };
+        let body = format!(r#"{{"payload":{text}}}"#);
+        prop_assume!(body.len() <= MAX_BODY);
+        prop_assert_eq!(accepted(body).spec.payload, text);
+    }
+
+    #[test]
+    fn whatever_arrives_becomes_a_task_or_a_dead_row(
+        body in proptest::collection::vec(any::<u8>(), 0..200), key in any::<String>(), id in proptest::option::of(any::<String>())
+    ) {
+        let origin = Origin { routing_key: key, message_id: id, redelivered: false };
+        let refusal = refused_from(&body, &origin);
+        prop_assert_eq!(&refusal.spec.raw.unwrap().bytes, &body);
+    }
 }

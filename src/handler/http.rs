@@ -157,7 +157,7 @@ impl HttpHandler {
         };
         let answer = Answer {
             status: response.status(),
-            headers: response.headers().clone(),
+            headers: std::mem::take(response.headers_mut()),
             body,
             end,
             timeout: self.timeout,

@@ -13,10 +13,10 @@ mod submission;
 mod transition;
 
 pub use attempt::{Attempt, AttemptOutcome};
-pub use decide::{Decision, decide, decide_lost};
+pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
-pub use rows::{DlqLedger, LaneKey, LaneLedger, Rows, Spot};
+pub use rows::{Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
 pub use submission::{
     Envelope, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, Origin, ReadSubmission,
     SubmissionError, canonical_payload_hash, read_submission, refusal, refusal_id,

@@ -8,11 +8,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt};
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, QueueDeclareOptions};
+use lapin::options::{
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, QueueDeclareOptions,
+};
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Connection};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::endpoint::{Endpoint, Opened};
 use super::session::close;
@@ -26,17 +31,20 @@ const QUIET: Duration = Duration::from_millis(100);
 const LONG_QUIET: Duration = Duration::from_secs(2);
 
 pub(super) struct RabbitDeadPass {
-    connection: Connection,
+    connection: Arc<Connection>,
     endpoint: Arc<Endpoint>,
     limit: Duration,
     queue: ShortString,
-    /// One per consumer.
-    channels: Vec<Channel>,
+    /// One per consumer, with its tag.
+    channels: Vec<(Channel, ShortString)>,
     /// Of every copy taken, by index: its channel and delivery tag there.
     taken: Vec<(usize, u64)>,
     arrived: mpsc::UnboundedReceiver<Arrival>,
     /// Kept so that `arrived` does not end while there is no consumer.
     arrivals: mpsc::UnboundedSender<Arrival>,
+    /// Set when the pass is over, however it ends: its consumers keep nothing and its connection is closed.
+    over: CancellationToken,
+    closed: Option<JoinHandle<()>>,
 }
 
 enum Arrival {
@@ -48,6 +56,9 @@ impl RabbitDeadPass {
     pub(super) fn new(opened: Opened, queue: ShortString, limit: Duration) -> RabbitDeadPass {
         let (arrivals, arrived) = mpsc::unbounded_channel();
         let Opened { endpoint, connection, .. } = opened;
+        let connection = Arc::new(connection);
+        let over = CancellationToken::new();
+        let closed = Some(tokio::spawn(close_when(over.clone(), connection.clone())));
         RabbitDeadPass {
             connection,
             endpoint,
@@ -57,6 +68,8 @@ impl RabbitDeadPass {
             taken: Vec::new(),
             arrived,
             arrivals,
+            over,
+            closed,
         }
     }
 
@@ -91,11 +104,15 @@ impl RabbitDeadPass {
         );
         let mut consumer = self.bounded("consuming dead letters", consuming).await?;
         let index = self.channels.len();
-        self.channels.push(channel);
-        let arrivals = self.arrivals.clone();
+        self.channels.push((channel, consumer.tag()));
+        let (arrivals, over) = (self.arrivals.clone(), self.over.clone());
         tokio::spawn(async move {
             let reason = loop {
-                match consumer.next().await {
+                let next = tokio::select! {
+                    () = over.cancelled() => return,
+                    next = consumer.next() => next,
+                };
+                match next {
                     Some(Ok(copy)) => {
                         let properties = &copy.properties;
                         let arrival = Arrival::Copy {
@@ -162,21 +179,42 @@ impl DeadPass for RabbitDeadPass {
         for &index in indexes {
             let Some(&(channel, tag)) = self.taken.get(index) else { continue };
             // An ack has no reply; `finish` learns whether they all went through.
-            if let Some(Err(error)) = self.channels[channel].basic_ack(tag, BasicAckOptions::default()).now_or_never() {
+            if let Some(Err(error)) = self.channels[channel].0.basic_ack(tag, BasicAckOptions::default()).now_or_never()
+            {
                 return Err(self.endpoint.error(&error));
             }
         }
         Ok(())
     }
 
-    async fn finish(self: Box<Self>) -> Result<(), BrokerError> {
+    async fn finish(mut self: Box<Self>) -> Result<(), BrokerError> {
         let everything = BasicNackOptions { multiple: true, requeue: true };
-        for channel in &self.channels {
+        for (channel, consumer) in &self.channels {
+            // First no more deliveries: what is returned would come straight back to us.
+            let cancelling = channel.basic_cancel(consumer.clone(), BasicCancelOptions::default());
+            self.bounded("cancelling a consumer", cancelling).await?;
             // Tag 0 is all that is still out on the channel, whether it was seen or not.
             self.bounded("returning dead letters", channel.basic_nack(0, everything)).await?;
             self.bounded("closing a channel", channel.close(200, "done".into())).await?;
         }
-        close(&self.connection).await;
+        self.over.cancel();
+        if let Some(closed) = self.closed.take()
+            && let Err(error) = closed.await
+        {
+            warn!("closing the connection of a pass: {error}");
+        }
         Ok(())
     }
+}
+
+impl Drop for RabbitDeadPass {
+    fn drop(&mut self) {
+        // The end of the connection returns what is still out.
+        self.over.cancel();
+    }
+}
+
+async fn close_when(over: CancellationToken, connection: Arc<Connection>) {
+    over.cancelled().await;
+    close(&connection).await;
 }

@@ -1,8 +1,8 @@
 //! The attempt folder: the command's result file and what it left for people.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -73,7 +73,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+        // A command may have taken our own right to write there.
+        let removed = std::fs::remove_dir_all(&self.0).or_else(|_| {
+            std::fs::set_permissions(&self.0, Permissions::from_mode(0o700))?;
+            std::fs::remove_dir_all(&self.0)
+        });
+        if let Err(error) = removed {
             tracing::warn!(folder = %self.0.display(), %error, "an attempt folder could not be removed");
         }
     }

@@ -109,6 +109,10 @@ fn from_file(folder: &Folder, caps: Caps) -> Result<Option<Said>, String> {
     let Some(bytes) = folder.result_file(caps.body.saturating_add(BESIDE_RESULT)).map_err(refused)? else {
         return Ok(None);
     };
+    // serde would take an array's items for the fields in their order.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(refused("cannot be used: an array, wanted an object".into()));
+    }
     serde_json::from_slice(&bytes).map(Some).map_err(|error| refused(format!("cannot be used: {error}")))
 }
 

@@ -67,8 +67,8 @@ pub(super) fn judge(answer: Answer, wanted: &Wanted, caps: Caps, now: Millis) ->
     let (failure, verdict) = match (answer.verdict(), examined) {
         (Ok(Some(Word::Success)), Err(_)) => return success(answer, None),
         (Ok(Some(Word::Success) | None), Ok(filled)) => return success(answer, filled),
-        (Ok(None), Err(failure)) => (failure, Verdict::ByPolicy),
-        (Ok(Some(Word::Failure(verdict))), Err(failure)) => (failure, verdict),
+        (Ok(None), Err(failure)) => (*failure, Verdict::ByPolicy),
+        (Ok(Some(Word::Failure(verdict))), Err(failure)) => (*failure, verdict),
         (Ok(Some(Word::Failure(verdict))), Ok(_)) => {
             let word = if verdict == Verdict::Dead { "dead" } else { "retry" };
             (answer.failure(class::FAILED, &format!("Redeliver-Verdict: {word}")), verdict)
@@ -104,17 +104,17 @@ fn success(answer: Answer, filled: Option<Value>) -> Report {
 }
 
 /// Looks at everything but the verdict header. `Ok` holds the document if defaults were filled in.
-fn examine(answer: &Answer, wanted: &Wanted, caps: Caps) -> Result<Option<Value>, Failure> {
+fn examine(answer: &Answer, wanted: &Wanted, caps: Caps) -> Result<Option<Value>, Box<Failure>> {
     // The status of an error says enough, unless a code in its body may say more.
     if answer.status.is_success() || wanted.code.is_some() {
         answer.check_end()?;
     }
-    let refused = |problem: &str| answer.failure(class::INVALID_RESPONSE, problem);
+    let refused = |problem: &str| Box::new(answer.failure(class::INVALID_RESPONSE, problem));
     let document = answer.document();
     if !answer.status.is_success() {
         let mut failure = answer.failure(class_of(answer.status), redirect_note(answer.status));
         failure.code = document.ok().as_ref().and_then(|document| code_in(document, wanted, answer.status));
-        return Err(failure);
+        return Err(Box::new(failure));
     }
     if answer.has_no_body() {
         return match wanted.expect.first() {
@@ -134,7 +134,7 @@ fn examine(answer: &Answer, wanted: &Wanted, caps: Caps) -> Result<Option<Value>
     if let Some(code) = code_in(&document, wanted, answer.status) {
         let mut failure = answer.failure(class::PLATFORM_CODE, &format!("platform code {code}"));
         failure.code = Some(code);
-        return Err(failure);
+        return Err(Box::new(failure));
     }
     let mut filled = false;
     for (pointer, value) in &wanted.defaults {
@@ -218,17 +218,17 @@ impl Answer {
     }
 
     /// A body cut short is a network failure, not a format error (C4).
-    fn check_end(&self) -> Result<(), Failure> {
+    fn check_end(&self) -> Result<(), Box<Failure>> {
         match &self.end {
             BodyEnd::Whole | BodyEnd::Capped => Ok(()),
             BodyEnd::Cut(reason) => {
                 let text = format!("HTTP {}, body cut short after {} bytes: {reason}", self.status, self.body.len());
-                Err(Failure { http_status: Some(self.status.as_u16()), ..Failure::new(class::NETWORK, text) })
+                Err(Box::new(self.with_status(class::NETWORK, text)))
             }
             BodyEnd::TimedOut => {
                 let (got, ms) = (self.body.len(), self.timeout.as_millis());
                 let text = format!("HTTP {}, body not complete within {ms} ms ({got} bytes)", self.status);
-                Err(Failure { http_status: Some(self.status.as_u16()), ..Failure::new(class::TIMEOUT, text) })
+                Err(Box::new(self.with_status(class::TIMEOUT, text)))
             }
         }
     }
@@ -242,6 +242,10 @@ impl Answer {
                 message.push_str(part);
             }
         }
+        self.with_status(class_name, message)
+    }
+
+    fn with_status(&self, class_name: &str, message: String) -> Failure {
         Failure { http_status: Some(self.status.as_u16()), ..Failure::new(class_name, message) }
     }
 

@@ -311,10 +311,8 @@ fn read_rfc_3339(text: &str) -> Option<Millis> {
     }
     let zulu = is(at, b"Zz") && shape.len() == at + 1;
     let offset = is(at, b"+-") && digits(at + 1, at + 3) && is(at + 3, b":") && digits(at + 4, at + 6);
-    if !zulu && !(offset && shape.len() == at + 6) {
-        return None;
-    }
-    text.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
+    let ends = zulu || offset && shape.len() == at + 6;
+    text.parse::<Timestamp>().ok().filter(|_| ends).map(Timestamp::as_millisecond)
 }
 
 /// `at` as RFC 3339 in UTC; times that the calendar does not hold become its first or last.
