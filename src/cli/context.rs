@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use redeliver::broker::{Broker, EmbeddedBroker, RabbitBroker};
 use redeliver::config::{self, Config, FlagValue, Loaded, Request, Secrets, process_environment};
 use redeliver::store::Store;
+use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
 
 use super::Globals;
 use super::exit::{self, Exit};
@@ -124,8 +125,20 @@ pub enum Missing {
 /// # Errors
 /// When it cannot be used.
 pub async fn open_store(config: &Config, missing: Missing) -> anyhow::Result<Arc<dyn Store>> {
-    let _ = (config, missing);
-    anyhow::bail!("the SQLite store is not built in yet")
+    let url = &config.store.url;
+    if missing == Missing::Refused && !file_exists(url) {
+        let text = format!("there is no store at {url}: check store.url, or make it with `redeliver store migrate`");
+        return Err(exit::error(Exit::NotFound, text));
+    }
+    let options = SqliteOptions { create: missing == Missing::Created, ..SqliteOptions::default() };
+    Ok(Arc::new(SqliteStore::open(url, config.settings(), options).await?))
+}
+
+/// Whether the database file is there. A URL that cannot be read is left to the store to complain about.
+fn file_exists(url: &str) -> bool {
+    let path = url.strip_prefix("sqlite://").unwrap_or(url);
+    let path = path.split('?').next().unwrap_or(path);
+    std::path::Path::new(path).try_exists().unwrap_or(true)
 }
 
 /// The configured broker; nothing is connected yet.
