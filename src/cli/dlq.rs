@@ -168,7 +168,7 @@ async fn sync(context: &Context, store: &dyn Store, queues: &[String], consent: 
         return Err(exit::error(Exit::NotFound, format!("queue {unknown:?} is not configured")));
     }
     if config.broker.is_embedded() {
-        context.say("the embedded broker keeps no DLQ; the store has every dead letter");
+        context.say("the embedded broker's DLQ lives inside the worker, which compares it by itself");
         context.printer.list(&Listing::new(&SYNC_COLUMNS))?;
         return Ok(Exit::Done);
     }

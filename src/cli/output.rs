@@ -6,7 +6,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
-use comfy_table::{Cell, Color, ContentArrangement, Table};
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table};
 use redeliver::task::Millis;
 use serde_json::{Value, json};
 
@@ -207,7 +207,29 @@ impl Printer {
                 }
             }));
         }
+        keep_whole(&mut table);
         table.trim_fmt()
+    }
+}
+
+/// Ids, types and times are read, compared and copied: they stay on one line, and the last column (a text) takes what is left. On a
+/// terminal too narrow for that everything is wrapped.
+fn keep_whole(table: &mut Table) {
+    const LONGEST: u16 = 40;
+    const PADDING: u16 = 2;
+    const LAST: u16 = 20;
+    let widths = table.column_max_content_widths();
+    let Some((_, fixed)) = widths.split_last() else { return };
+    let needed: u16 = fixed.iter().map(|width| (*width).min(LONGEST) + PADDING).sum();
+    if table.width().is_some_and(|width| needed.saturating_add(LAST) > width) {
+        return;
+    }
+    for (index, width) in fixed.iter().enumerate() {
+        if *width <= LONGEST
+            && let Some(column) = table.column_mut(index)
+        {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
     }
 }
 

@@ -30,7 +30,7 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, clap::Args)]
 pub struct Choice {
     /// These; `-` reads ids from stdin
-    #[arg(value_name = "ID")]
+    #[arg(id = "letters", value_name = "ID")]
     ids: Vec<String>,
     #[command(flatten)]
     filter: FilterArgs,
