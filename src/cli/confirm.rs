@@ -31,7 +31,10 @@ impl Consent {
         if self.dry_run || self.yes || (io::stdin().is_terminal() && io::stderr().is_terminal()) {
             return Ok(());
         }
-        Err(exit::error(Exit::Refused, "refused: this changes state and there is no terminal to ask on; say --yes, or look with --dry-run"))
+        Err(exit::error(
+            Exit::Refused,
+            "refused: this changes state and there is no terminal to ask on; say --yes, or look with --dry-run",
+        ))
     }
 
     /// Asks, unless `--yes` has answered already. Call only when `--dry-run` is not set.

@@ -4,7 +4,9 @@ use std::fmt;
 
 use redeliver::broker::BrokerError;
 use redeliver::config::ConfigError;
+use redeliver::dead_letter::MirrorError;
 use redeliver::store::StoreError;
+use redeliver::worker::StartError;
 
 /// How a command ended. Part of the contract with scripts: the numbers never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,19 +72,42 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(error) = cause.downcast_ref::<ExitError>() {
         return Some(error.exit);
     }
+    // These wrap their cause transparently, so it is no link of the chain.
+    match cause.downcast_ref::<StartError>() {
+        Some(StartError::Store(error)) => return Some(of_store(error)),
+        Some(StartError::Broker(error)) => return Some(of_broker(error)),
+        Some(StartError::UnknownQueue(_)) => return Some(Exit::NotFound),
+        _ => {}
+    }
+    match cause.downcast_ref::<MirrorError>() {
+        Some(MirrorError::Store(error)) => return Some(of_store(error)),
+        Some(MirrorError::Broker(error)) => return Some(of_broker(error)),
+        None => {}
+    }
     if let Some(error) = cause.downcast_ref::<StoreError>() {
-        return Some(match error {
-            StoreError::Unavailable { .. } | StoreError::Unknown { .. } => Exit::Unreachable,
-            StoreError::Unusable { .. } => Exit::Failed,
-        });
+        return Some(of_store(error));
     }
     if let Some(error) = cause.downcast_ref::<BrokerError>() {
-        return Some(match error {
-            BrokerError::Unreachable { .. } | BrokerError::Refused { .. } => Exit::Unreachable,
-            _ => Exit::Failed,
-        });
+        return Some(of_broker(error));
     }
     cause.downcast_ref::<ConfigError>().map(|_| Exit::Usage)
+}
+
+/// The exit code of a store's error.
+pub fn of_store(error: &StoreError) -> Exit {
+    match error {
+        StoreError::Unavailable { .. } | StoreError::Unknown { .. } => Exit::Unreachable,
+        StoreError::Unusable { .. } => Exit::Failed,
+    }
+}
+
+fn of_broker(error: &BrokerError) -> Exit {
+    match error {
+        BrokerError::Unreachable { .. } | BrokerError::Refused { .. } => Exit::Unreachable,
+        BrokerError::BadUrl { .. } => Exit::Usage,
+        BrokerError::NotEmpty { .. } => Exit::Conflict,
+        BrokerError::Version { .. } | BrokerError::Conflict { .. } | BrokerError::Failed { .. } => Exit::Failed,
+    }
 }
 
 #[cfg(test)]

@@ -152,7 +152,8 @@ impl FilterArgs {
     /// As [`FilterArgs::to_filter`], and when another status is asked for.
     pub fn to_dead_filter(&self, more_ids: &[String], now: Millis) -> anyhow::Result<Filter> {
         if let Some(other) = self.statuses.iter().find(|status| **status != Status::Dead) {
-            let text = format!("--status {other}: `dlq` is about dead tasks; see `redeliver task list --status {other}`");
+            let text =
+                format!("--status {other}: `dlq` is about dead tasks; see `redeliver task list --status {other}`");
             return Err(exit::error(Exit::Usage, text));
         }
         let mut filter = self.to_filter(more_ids, now)?;
@@ -228,10 +229,10 @@ pub fn moment(text: &str) -> Result<Moment, String> {
     if let Ok(timestamp) = text.parse::<jiff::Timestamp>() {
         return Ok(Moment::At(timestamp.as_millisecond()));
     }
-    let midnight = text.parse::<jiff::civil::Date>().ok().and_then(|date| date.to_zoned(jiff::tz::TimeZone::UTC).ok());
-    midnight
-        .map(|zoned| Moment::At(zoned.timestamp().as_millisecond()))
-        .ok_or_else(|| "expected a length of time such as 2h, a date such as 2026-01-31, or RFC 3339 with a zone".to_owned())
+    let midnight = format!("{text}T00:00:00Z").parse::<jiff::Timestamp>();
+    midnight.map(|timestamp| Moment::At(timestamp.as_millisecond())).map_err(|_| {
+        "expected a length of time such as 2h, a date such as 2026-01-31, or RFC 3339 with a zone".to_owned()
+    })
 }
 
 fn attempts(text: &str) -> Result<(Comparison, i64), String> {

@@ -181,7 +181,19 @@ pub struct Loaded {
 /// # Errors
 /// Every problem at once, or the reason why the file cannot be read.
 pub fn load(request: &Request<'_>) -> Result<Loaded, ConfigError> {
-    let found = find_file(request)?;
+    load_found(request, find_file(request)?)
+}
+
+/// The configuration that these flags alone make: no file, no environment.
+///
+/// # Errors
+/// Every problem at once.
+pub fn from_flags(flags: Vec<FlagValue>) -> Result<Config, ConfigError> {
+    let request = Request { file: None, environment: &|_| None, flags, secrets: Secrets::Optional };
+    load_found(&request, None).map(|loaded| loaded.config)
+}
+
+fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result<Loaded, ConfigError> {
     let (path, text) = match &found {
         Some((path, text)) => (path.display().to_string(), text.as_str()),
         None => (String::new(), ""),

@@ -77,8 +77,11 @@ pub(super) fn check_store(text: &str) -> Result<(), String> {
     if path.is_empty() {
         return Err(format!("{FORM}, found no path"));
     }
-    if path == ":memory:" || rest.contains("mode=memory") {
+    if rest.contains(":memory:") || rest.contains("mode=memory") {
         return Err(format!("{FORM}; a store in memory would lose every task at exit"));
+    }
+    if rest.contains('?') {
+        return Err(format!("{FORM}; options after ? are not supported"));
     }
     Ok(())
 }
