@@ -128,8 +128,9 @@ async fn die_and_recover(vhost: &Vhost, step: Step, failures: i64) -> (Task, Vec
     let worker = Worker::start(Arc::clone(&store), Arc::clone(&recovering), plan, Observers::default())
         .await
         .expect("the second worker");
-    let task = wait_for_end(store.as_ref(), "t1").await;
+    wait_for_end(store.as_ref(), "t1").await;
     wait_for_mirror(store.as_ref(), recovering.as_ref()).await;
+    let task = wait_for_end(store.as_ref(), "t1").await;
     let attempts = store.attempts("t1").await.expect("attempts");
     worker.stop(Duration::from_secs(2)).await;
     (task, attempts)
