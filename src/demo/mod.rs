@@ -22,7 +22,7 @@ use crate::handler::{Caps, HttpRoute, Route};
 use crate::policy::{Backoff, Lists, Policies, Policy, TopicPattern};
 use crate::store::{Filter, Store};
 use crate::task::{Lane, Millis, Outstanding, Stamp, Status, WakeUp};
-use crate::telemetry::{LogObserver, Observers};
+use crate::telemetry::Observers;
 use crate::worker::{Plan, Worker};
 
 /// What the demo is to do.
@@ -112,7 +112,7 @@ pub async fn run(
     narrator.say("schedule: 15, 30, 45 minutes, three retries; a minute lasts a second here");
     let plan = Plan::with_routes(&options.config(), routes(&third_party, timeout)?);
     broker.declare(&plan.topology).await.context("cannot declare the queues")?;
-    let observers = Observers::new(vec![Arc::clone(&narrator) as _, Arc::new(LogObserver)]);
+    let observers = Observers::new(vec![Arc::clone(&narrator) as _]);
     let worker = Worker::start(Arc::clone(&store), Arc::clone(&broker), plan, observers).await?;
     let outcome = story(store.as_ref(), broker.as_ref(), options, &narrator).await;
     worker.stop(Duration::from_secs(5)).await;

@@ -34,7 +34,7 @@ impl Ground {
     pub fn client(&self) -> Arc<dyn Broker> {
         match &self.kind {
             Kind::Embedded(broker) => Arc::new(broker.client()),
-            Kind::RabbitMq { url, .. } => Arc::new(client(url)),
+            Kind::RabbitMq { url, .. } => client(url),
         }
     }
 
@@ -86,15 +86,16 @@ pub async fn embedded<F: Future<Output = ()>>(test: impl FnOnce(Ground) -> F) {
 pub async fn rabbitmq<F: Future<Output = ()>>(test: impl FnOnce(Ground) -> F) {
     with_vhost(async |vhost| {
         let proxy = Proxy::start(vhost.address()).await;
-        let broker: Arc<dyn Broker> = Arc::new(client(&vhost.url_at(&proxy.address)));
+        let broker: Arc<dyn Broker> = client(&vhost.url_at(&proxy.address));
         test(Ground { broker: broker.clone(), kind: Kind::RabbitMq { proxy, url: vhost.url() } }).await;
         broker.close().await;
     })
     .await;
 }
 
-pub fn client(url: &str) -> RabbitBroker {
-    RabbitBroker::new(vec![url.to_owned()], NAMESPACE.into(), CONFIRM_TIMEOUT, HEARTBEAT).expect("a good URL")
+pub fn client(url: &str) -> Arc<RabbitBroker> {
+    let broker = RabbitBroker::new(vec![url.to_owned()], NAMESPACE.into(), CONFIRM_TIMEOUT, HEARTBEAT);
+    Arc::new(broker.expect("a good URL"))
 }
 
 /// The queues `default` and `shipping` (types `order.ship.#`), with these rungs.

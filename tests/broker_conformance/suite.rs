@@ -37,7 +37,7 @@ pub fn dead(queue: &str, id: &str) -> Message {
     }
 }
 
-pub async fn publish(broker: &Arc<dyn Broker>, messages: Vec<Message>) {
+pub async fn publish(broker: &Arc<impl Broker + ?Sized>, messages: Vec<Message>) {
     let expected = vec![Published::Confirmed; messages.len()];
     assert_eq!(soon("publishing", broker.publish(messages)).await, expected);
 }
@@ -94,7 +94,7 @@ pub async fn a_message_for_a_queue_that_does_not_exist_is_returned(ground: Groun
 pub async fn each_result_stands_at_the_index_of_its_message(ground: Ground) {
     declared(&ground, &[]).await;
     for round in 0..20 {
-        let lost = |index: usize| (index * 7 + round) % 5 == 0;
+        let lost = |index: usize| (index * 7 + round).is_multiple_of(5);
         let messages = (0..200).map(|index| {
             wake(if lost(index) { "nowhere" } else { "default" }, Lane::Tasks, &format!("{round}-{index}"))
         });

@@ -18,6 +18,7 @@ macro_rules! conformance {
     };
 }
 
+mod agreement;
 mod alarms;
 mod attempts;
 mod claim;

@@ -16,8 +16,21 @@ pub struct Proxy {
     pub address: String,
     frozen: watch::Sender<bool>,
     orders: broadcast::Sender<Order>,
-    open: Arc<Mutex<usize>>,
+    shared: Arc<Shared>,
     accepting: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    open: Mutex<usize>,
+    tampering: Mutex<Option<Tampering>>,
+}
+
+/// Bytes from the client and what the broker gets instead; of one length, so that frames stay whole.
+#[derive(Debug, Clone, Copy)]
+struct Tampering {
+    from: &'static [u8],
+    to: &'static [u8],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -35,13 +48,18 @@ const PROTOCOL_HEADER_LENGTH: usize = 8;
 impl Proxy {
     /// A proxy in front of `target`.
     pub async fn start(target: String) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Proxy::start_at("127.0.0.1:0", target).await
+    }
+
+    /// The same, listening at `address`.
+    pub async fn start_at(address: &str, target: String) -> Proxy {
+        let listener = TcpListener::bind(address).await.expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
         let frozen = watch::Sender::new(false);
         let orders = broadcast::Sender::new(16);
-        let open = Arc::new(Mutex::new(0));
-        let accepting = tokio::spawn(accept(listener, target, frozen.clone(), orders.clone(), open.clone()));
-        Proxy { address, frozen, orders, open, accepting }
+        let shared = Arc::new(Shared::default());
+        let accepting = tokio::spawn(accept(listener, target, frozen.clone(), orders.clone(), shared.clone()));
+        Proxy { address, frozen, orders, shared, accepting }
     }
 
     /// Closes every connection.
@@ -66,7 +84,13 @@ impl Proxy {
 
     /// Connections that pass through.
     pub fn open(&self) -> usize {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.shared.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the broker gets `to` wherever the client sends `from`.
+    pub fn tamper(&self, from: &'static [u8], to: &'static [u8]) {
+        assert_eq!(from.len(), to.len());
+        *self.shared.tampering.lock().unwrap_or_else(PoisonError::into_inner) = Some(Tampering { from, to });
     }
 
     fn order(&self, order: Order) {
@@ -87,16 +111,17 @@ async fn accept(
     target: String,
     frozen: watch::Sender<bool>,
     orders: broadcast::Sender<Order>,
-    open: Arc<Mutex<usize>>,
+    shared: Arc<Shared>,
 ) {
     while let Ok((client, _)) = listener.accept().await {
-        let (target, frozen, orders, open) = (target.clone(), frozen.subscribe(), orders.subscribe(), open.clone());
+        let (target, frozen, orders) = (target.clone(), frozen.subscribe(), orders.subscribe());
+        let shared = shared.clone();
         tokio::spawn(async move {
             // A target that is down closes the client's connection, as it would without us.
             if let Ok(server) = TcpStream::connect(&target).await {
-                *open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-                forward(client, server, frozen, orders).await;
-                *open.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+                *shared.open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                forward(client, server, frozen, orders, &shared).await;
+                *shared.open.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
             }
         });
     }
@@ -107,6 +132,7 @@ async fn forward(
     mut server: TcpStream,
     mut frozen: watch::Receiver<bool>,
     mut orders: broadcast::Receiver<Order>,
+    shared: &Shared,
 ) {
     let mut from_client = vec![0; 64 * 1024];
     let mut from_server = vec![0; 64 * 1024];
@@ -131,6 +157,10 @@ async fn forward(
                 let Ok(length @ 1..) = read else { return };
                 partial.extend_from_slice(&from_client[..length]);
                 let whole = whole_frames(&partial, &mut header_passed, &mut consuming);
+                let tampering = *shared.tampering.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(Tampering { from, to }) = tampering {
+                    replace(&mut partial[..whole], from, to);
+                }
                 if server.write_all(&partial[..whole]).await.is_err() {
                     return;
                 }
@@ -143,6 +173,16 @@ async fn forward(
                 }
             }
         }
+    }
+}
+
+fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
+    let mut at = 0;
+    while at + from.len() <= bytes.len() {
+        if bytes[at..].starts_with(from) {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
+        at += 1;
     }
 }
 

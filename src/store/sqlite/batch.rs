@@ -13,6 +13,20 @@ use super::spec_cache::SpecCache;
 use super::write::Writes;
 use crate::task::{Answer, Command, Millis, Rows, Settings, Task};
 
+/// The states of rows with certain ids.
+pub(super) const LOAD_STATES: &str =
+    concat!("SELECT seq, id, created_at, ", state!(), " FROM tasks WHERE id IN (SELECT value FROM json_each(?))");
+
+/// Whole rows with certain ids, idempotency keys or submission hashes, in the order of arrival.
+pub(super) const LOAD_WHOLE: &str = select_tasks!(
+    "WHERE seq IN ( \
+     SELECT seq FROM tasks WHERE id IN (SELECT value FROM json_each(?)) \
+     UNION ALL SELECT seq FROM tasks WHERE coalesce(idempotency_key, id) IN (SELECT value FROM json_each(?)) \
+     AND raw_length IS NULL \
+     UNION ALL SELECT seq FROM tasks WHERE submission_hash IN (SELECT value FROM json_each(?)) \
+     AND submission_hash IS NOT NULL) ORDER BY seq"
+);
+
 /// What outlives a transaction.
 pub(super) struct Context {
     pub(super) settings: Settings,
@@ -169,11 +183,9 @@ async fn load_states<'c>(
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let sql =
-        concat!("SELECT seq, id, created_at, ", state!(), " FROM tasks WHERE id IN (SELECT value FROM json_each(?))");
     let mut binds = Binds::default();
     binds.add(json_array(&ids));
-    let rows = sqlx::query_with(sql, binds.done()).fetch_all(&mut *conn).await?;
+    let rows = sqlx::query_with(LOAD_STATES, binds.done()).fetch_all(&mut *conn).await?;
     let mut unread = Vec::new();
     let mut unreadable = Vec::new();
     for row in &rows {
@@ -205,17 +217,9 @@ async fn load_whole(
     if ids.is_empty() && needs.keys.is_empty() && needs.hashes.is_empty() {
         return Ok(());
     }
-    let sql = select_tasks!(
-        "WHERE seq IN ( \
-         SELECT seq FROM tasks WHERE id IN (SELECT value FROM json_each(?)) \
-         UNION ALL SELECT seq FROM tasks WHERE coalesce(idempotency_key, id) IN (SELECT value FROM json_each(?)) \
-         AND raw_length IS NULL \
-         UNION ALL SELECT seq FROM tasks WHERE submission_hash IN (SELECT value FROM json_each(?)) \
-         AND submission_hash IS NOT NULL) ORDER BY seq"
-    );
     let mut binds = Binds::default();
     binds.add(json_array(ids)).add(json_array(&needs.keys)).add(json_array(&needs.hashes));
-    let rows = sqlx::query_with(sql, binds.done()).fetch_all(&mut *conn).await?;
+    let rows = sqlx::query_with(LOAD_WHOLE, binds.done()).fetch_all(&mut *conn).await?;
     let mut unreadable = Vec::new();
     for row in &rows {
         match columns::task(row) {

@@ -39,12 +39,7 @@ fn walks(filter: &Filter) -> Vec<Walk> {
     if statuses.is_empty() {
         statuses.extend(Status::ALL);
     }
-    let about_failures = !filter.classes.is_empty()
-        || !filter.codes.is_empty()
-        || !filter.http_statuses.is_empty()
-        || !filter.fingerprints.is_empty()
-        || filter.text.is_some();
-    if about_failures {
+    if is_about_failures(filter) {
         // A success clears the last failure.
         statuses.remove(&Status::Succeeded);
     }
@@ -55,6 +50,14 @@ fn walks(filter: &Filter) -> Vec<Walk> {
         return vec![Walk::Everything];
     }
     statuses.into_iter().map(Walk::Status).collect()
+}
+
+fn is_about_failures(filter: &Filter) -> bool {
+    !filter.classes.is_empty()
+        || !filter.codes.is_empty()
+        || !filter.http_statuses.is_empty()
+        || !filter.fingerprints.is_empty()
+        || filter.text.is_some()
 }
 
 impl Walk {
@@ -193,9 +196,10 @@ pub(super) async fn list(
 /// How many tasks match, by status; a status that none has is left out.
 pub(super) async fn count(store: &SqliteStore, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError> {
     let mut counts = BTreeMap::new();
-    let everything = walks(filter) == [Walk::Everything];
-    if everything && is_empty(filter) {
-        return count_all(store).await;
+    if only_statuses(filter) {
+        let mut counts = count_all(store).await?;
+        counts.retain(|status, _| filter.statuses.is_empty() || filter.statuses.contains(status));
+        return Ok(counts);
     }
     for walk in walks(filter) {
         let by_type = needs_matching(filter);
@@ -247,10 +251,14 @@ async fn count_all(store: &SqliteStore) -> Result<BTreeMap<Status, i64>, StoreEr
     Ok(counts)
 }
 
-fn is_empty(filter: &Filter) -> bool {
+/// Whether nothing but statuses is asked for.
+fn only_statuses(filter: &Filter) -> bool {
     filter.types.is_empty()
         && filter.labels.is_empty()
+        && filter.reasons.is_empty()
+        && !is_about_failures(filter)
         && filter.queues.is_empty()
+        && filter.ids.is_empty()
         && filter.since.is_none()
         && filter.until.is_none()
         && filter.attempts.is_none()

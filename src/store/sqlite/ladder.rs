@@ -22,6 +22,12 @@ impl Ladder {
         Ladder(SIZES.map(|size| format!("{statement};").repeat(size).into()))
     }
 
+    /// The statement for one row.
+    #[cfg(test)]
+    pub(super) fn one(&self) -> &str {
+        self.0.last().map_or("", |sql| sql)
+    }
+
     /// Runs the statement for every item; `bind` adds the arguments of one.
     pub(super) async fn run<T>(
         &self,

@@ -10,6 +10,8 @@ mod filter;
 mod ladder;
 mod ledgers;
 mod open;
+#[cfg(test)]
+mod plans;
 mod quarantine;
 mod read;
 mod spec_cache;

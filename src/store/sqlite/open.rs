@@ -50,6 +50,9 @@ pub(super) fn connect_options(path: &Path, busy_timeout: Duration) -> SqliteConn
         .busy_timeout(busy_timeout)
         // An acknowledged task must survive a power cut; grouped commits make it cheap.
         .synchronous(SqliteSynchronous::Full)
+        // On macOS a plain fsync leaves the drive's own cache behind; elsewhere these change nothing.
+        .pragma("fullfsync", "on")
+        .pragma("checkpoint_fullfsync", "on")
         .foreign_keys(false)
         .pragma("temp_store", "memory")
         .statement_cache_capacity(128)

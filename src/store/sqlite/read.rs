@@ -17,42 +17,43 @@ use crate::task::{
     Millis, Stamp, Status, Task, TaskResult,
 };
 
-/// The queries. `?1`-style numbers where an argument is used twice.
+/// The queries. Each names its index: without statistics the planner takes `tasks_status` for many of them, and sorts.
 pub(super) mod sql {
     use super::{select_tasks, spec, state};
 
     pub(in super::super) const LEASE: &str =
-        select_tasks!("WHERE status = 'running' AND wake_at <= ? ORDER BY wake_at LIMIT ?");
+        select_tasks!("INDEXED BY tasks_lease WHERE status = 'running' AND wake_at <= ? ORDER BY wake_at LIMIT ?");
     pub(in super::super) const SENT: &str = select_tasks!(
-        "WHERE status = 'pending' AND sent_at IS NOT NULL AND held_by IS NULL AND wake_at <= ? ORDER BY wake_at LIMIT ?"
+        "INDEXED BY tasks_sent WHERE status = 'pending' AND sent_at IS NOT NULL AND held_by IS NULL AND wake_at <= ? ORDER BY wake_at LIMIT ?"
     );
-    pub(in super::super) const RETRY: &str =
-        select_tasks!("WHERE status = 'retry_waiting' AND held_by IS NULL AND wake_at <= ? ORDER BY wake_at LIMIT ?");
-    pub(in super::super) const HELD: &str =
-        select_tasks!("WHERE held_by IS NOT NULL AND wake_at <= ? ORDER BY wake_at LIMIT ?");
+    pub(in super::super) const RETRY: &str = select_tasks!(
+        "INDEXED BY tasks_retry WHERE status = 'retry_waiting' AND held_by IS NULL AND wake_at <= ? ORDER BY wake_at LIMIT ?"
+    );
+    pub(in super::super) const HELD: &str = select_tasks!(
+        "INDEXED BY tasks_held_alarm WHERE held_by IS NOT NULL AND wake_at <= ? ORDER BY wake_at LIMIT ?"
+    );
     pub(in super::super) const COPY: &str =
-        select_tasks!("WHERE dlq_copy = 'wanted' AND dlq_at <= ? ORDER BY dlq_at LIMIT ?");
+        select_tasks!("INDEXED BY tasks_copy WHERE dlq_copy = 'wanted' AND dlq_at <= ? ORDER BY dlq_at LIMIT ?");
     pub(in super::super) const NEXT_ALARM: &str = "SELECT min(at) FROM ( \
-         SELECT min(wake_at) AS at FROM tasks WHERE status = 'running' \
-         UNION ALL SELECT min(wake_at) FROM tasks WHERE status = 'pending' AND sent_at IS NOT NULL AND held_by IS NULL \
-         UNION ALL SELECT min(wake_at) FROM tasks WHERE status = 'retry_waiting' AND held_by IS NULL \
-         UNION ALL SELECT min(wake_at) FROM tasks WHERE held_by IS NOT NULL \
-         UNION ALL SELECT min(dlq_at) FROM tasks WHERE dlq_copy = 'wanted')";
+         SELECT min(wake_at) AS at FROM tasks INDEXED BY tasks_lease WHERE status = 'running' \
+         UNION ALL SELECT min(wake_at) FROM tasks INDEXED BY tasks_sent WHERE status = 'pending' AND sent_at IS NOT NULL AND held_by IS NULL \
+         UNION ALL SELECT min(wake_at) FROM tasks INDEXED BY tasks_retry WHERE status = 'retry_waiting' AND held_by IS NULL \
+         UNION ALL SELECT min(wake_at) FROM tasks INDEXED BY tasks_held_alarm WHERE held_by IS NOT NULL \
+         UNION ALL SELECT min(dlq_at) FROM tasks INDEXED BY tasks_copy WHERE dlq_copy = 'wanted')";
     pub(in super::super) const FEED: &str = select_tasks!(
-        "WHERE status = 'pending' AND sent_at IS NULL AND held_by IS NULL AND queue IS NOT NULL \
+        "INDEXED BY tasks_feed WHERE status = 'pending' AND sent_at IS NULL AND held_by IS NULL AND queue IS NOT NULL \
          AND queue = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?"
     );
-    pub(in super::super) const UNROUTED: &str =
-        "SELECT seq, id, type FROM tasks WHERE status = 'pending' AND queue IS NULL ORDER BY seq LIMIT ?";
+    pub(in super::super) const UNROUTED: &str = "SELECT seq, id, type FROM tasks INDEXED BY tasks_unrouted WHERE status = 'pending' AND queue IS NULL ORDER BY seq LIMIT ?";
     pub(in super::super) const OUTSTANDING: &str = "SELECT count(*) FROM (SELECT 1 FROM tasks \
-         WHERE sent_lane = 'tasks' AND coalesce(queue, 'default') = ? LIMIT ?)";
+         INDEXED BY tasks_outstanding WHERE sent_lane = 'tasks' AND coalesce(queue, 'default') = ? LIMIT ?)";
     /// The gates that hold something, by hopping from one to the next in the index: one step per gate, not per row.
     pub(in super::super) const SHUT_GATES: &str = "WITH RECURSIVE gate(key) AS ( \
-         SELECT min(held_by) FROM tasks WHERE held_by IS NOT NULL \
-         UNION ALL SELECT (SELECT min(held_by) FROM tasks WHERE held_by IS NOT NULL AND held_by > key) FROM gate \
+         SELECT min(held_by) FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL \
+         UNION ALL SELECT (SELECT min(held_by) FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL AND held_by > key) FROM gate \
          WHERE key IS NOT NULL) SELECT key FROM gate WHERE key IS NOT NULL AND key NOT IN (SELECT key FROM pauses)";
     pub(in super::super) const ADMISSIBLE: &str = select_tasks!(
-        "WHERE held_by IS NOT NULL AND held_by = ? AND coalesce(queue, 'default') IN (SELECT value FROM json_each(?)) \
+        "INDEXED BY tasks_held WHERE held_by IS NOT NULL AND held_by = ? AND coalesce(queue, 'default') IN (SELECT value FROM json_each(?)) \
          ORDER BY due_at LIMIT ?"
     );
     pub(in super::super) const GET: &str = select_tasks!("WHERE id IN (SELECT value FROM json_each(?))");
@@ -63,9 +64,9 @@ pub(super) mod sql {
         "SELECT fence, name, media_type, bytes, link, size FROM attachments WHERE task_id = ? ORDER BY fence, position";
     pub(in super::super) const RESULT: &str = "SELECT media_type, truncated, body FROM results WHERE task_id = ?";
     pub(in super::super) const DEAD_ROWS: &str = "SELECT id, generation, retry_count, dlq_copy, coalesce(ended_at, 0) \
-         FROM tasks WHERE status = 'dead' AND coalesce(queue, 'default') = ? AND id > ? ORDER BY id LIMIT ?";
+         FROM tasks INDEXED BY tasks_dead WHERE status = 'dead' AND coalesce(queue, 'default') = ? AND id > ? ORDER BY id LIMIT ?";
     pub(in super::super) const DEAD_COPIES: &str = "SELECT coalesce(sum(dlq_copy = 'present'), 0), \
-         coalesce(sum(dlq_copy = 'wanted'), 0) FROM tasks WHERE status = 'dead' AND coalesce(queue, 'default') = ?";
+         coalesce(sum(dlq_copy = 'wanted'), 0) FROM tasks INDEXED BY tasks_dead WHERE status = 'dead' AND coalesce(queue, 'default') = ?";
 }
 
 impl SqliteStore {
@@ -312,11 +313,12 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
+        // The writer goes last: only it can move the log into the file, so that one file is what is left.
+        self.readers.close().await;
         let (done, closed) = oneshot::channel();
         if self.writer.errands.send(Errand::Close(done)).is_ok() {
             closed.await.ok();
         }
-        self.readers.close().await;
     }
 }
 

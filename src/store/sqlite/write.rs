@@ -50,6 +50,12 @@ impl Writes {
         }
     }
 
+    /// The statement that writes one state.
+    #[cfg(test)]
+    pub(super) fn update_one(&self) -> &str {
+        self.update.one()
+    }
+
     /// Writes `changes`; `seqs` has the `seq` of every task that was there before.
     pub(super) async fn save(
         &self,
