@@ -16,6 +16,7 @@ fn exit_codes_are_those_of_the_contract() {
         (&["--version"], 0),
         (&["--help"], 0),
         (&["task", "list"], 0),
+        (&["task", "list", "-o", "json", "--all"], 0),
         (&["dlq", "list"], 0),
         (&["queue", "list"], 0),
         (&["topology", "plan"], 0),
@@ -34,6 +35,7 @@ fn exit_codes_are_those_of_the_contract() {
         (&["task", "list", "--type", "a..b"], 2),
         (&["task", "list", "--http-status", "42"], 2),
         (&["task", "list", "--limit", "0"], 2),
+        (&["task", "list", "--cursor", "nonsense"], 2),
         (&["task", "wait", "x", "--status", "running"], 2),
         (&["dlq", "list", "--status", "succeeded"], 2),
         (&["dlq", "replay", "--yes"], 2),
@@ -257,6 +259,8 @@ fn a_task_is_published_waited_for_shown_replayed_and_discarded() {
     let cursor = page["next"].as_str().expect("there is more than one task").to_owned();
     let next = folder.run(&["task", "list", "-o", "json", "--limit", "1", "--cursor", &cursor]).expect_exit(0).json();
     assert_ne!(page["items"][0]["id"], next["items"][0]["id"]);
+    let all = folder.run(&["task", "list", "-o", "json", "--all"]).expect_exit(0).json();
+    assert_eq!((all["items"].as_array().map(Vec::len), &all["next"]), (Some(3), &Value::Null));
     let lines = folder.run(&["task", "list", "-o", "jsonl", "--all"]).expect_exit(0).stdout;
     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{lines}");
 
