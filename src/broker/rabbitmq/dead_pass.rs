@@ -23,8 +23,6 @@ use super::endpoint::{Endpoint, Opened};
 use super::session::close;
 use crate::broker::{BrokerError, DEAD_LETTER_TYPE, DeadCopy, DeadPass, copy_of};
 
-/// What one consumer holds at most.
-const PREFETCH: u16 = u16::MAX;
 /// Silence after the last expected copy that means there are no more.
 const QUIET: Duration = Duration::from_millis(100);
 /// The same while copies that the queue counted have not come: they may still be on their way.
@@ -35,6 +33,8 @@ pub(super) struct RabbitDeadPass {
     endpoint: Arc<Endpoint>,
     limit: Duration,
     queue: ShortString,
+    /// What one consumer holds at most.
+    prefetch: u16,
     /// One per consumer, with its tag.
     channels: Vec<(Channel, ShortString)>,
     /// Of every copy taken, by index: its channel and delivery tag there.
@@ -53,7 +53,7 @@ enum Arrival {
 }
 
 impl RabbitDeadPass {
-    pub(super) fn new(opened: Opened, queue: ShortString, limit: Duration) -> RabbitDeadPass {
+    pub(super) fn new(opened: Opened, queue: ShortString, limit: Duration, prefetch: u16) -> RabbitDeadPass {
         let (arrivals, arrived) = mpsc::unbounded_channel();
         let Opened { endpoint, connection, .. } = opened;
         let connection = Arc::new(connection);
@@ -64,6 +64,7 @@ impl RabbitDeadPass {
             endpoint,
             limit,
             queue,
+            prefetch,
             channels: Vec::new(),
             taken: Vec::new(),
             arrived,
@@ -95,7 +96,7 @@ impl RabbitDeadPass {
 
     /// Starts one more consumer.
     async fn consume(&mut self, channel: Channel) -> Result<(), BrokerError> {
-        self.bounded("limiting a consumer", channel.basic_qos(PREFETCH, BasicQosOptions::default())).await?;
+        self.bounded("limiting a consumer", channel.basic_qos(self.prefetch, BasicQosOptions::default())).await?;
         let consuming = channel.basic_consume(
             self.queue.clone(),
             ShortString::default(),
@@ -157,7 +158,7 @@ impl DeadPass for RabbitDeadPass {
                     let of = message_id.as_deref().filter(|_| ours).and_then(copy_of);
                     copies.push(DeadCopy { index: copies.len(), message_id, of });
                     self.taken.push((channel, tag));
-                    let full = usize::from(PREFETCH) * self.channels.len();
+                    let full = usize::from(self.prefetch) * self.channels.len();
                     if copies.len() == full {
                         let next = self.bounded("opening a channel", self.connection.create_channel()).await?;
                         self.consume(next).await?;
@@ -193,6 +194,9 @@ impl DeadPass for RabbitDeadPass {
             // First no more deliveries: what is returned would come straight back to us.
             let cancelling = channel.basic_cancel(consumer.clone(), BasicCancelOptions::default());
             self.bounded("cancelling a consumer", cancelling).await?;
+            // A queue's client in the broker holds acks back while it is behind, and drops them when their channel closes. The
+            // cancel went through the queue's log after them; with one more answer of the channel they are all on their way.
+            self.bounded("settling", channel.basic_qos(self.prefetch, BasicQosOptions::default())).await?;
             // Tag 0 is all that is still out on the channel, whether it was seen or not.
             self.bounded("returning dead letters", channel.basic_nack(0, everything)).await?;
             self.bounded("closing a channel", channel.close(200, "done".into())).await?;

@@ -49,6 +49,7 @@ pub struct RabbitBroker {
     supervisor: Arc<Supervisor>,
     /// The connection for questions and declarations, kept between them.
     asking: tokio::sync::Mutex<Option<Arc<Opened>>>,
+    dead_pass_prefetch: u16,
 }
 
 impl RabbitBroker {
@@ -73,7 +74,16 @@ impl RabbitBroker {
         Ok(RabbitBroker {
             supervisor: Arc::new(Supervisor::new(endpoints, namespace, confirm_timeout)),
             asking: tokio::sync::Mutex::new(None),
+            dead_pass_prefetch: u16::MAX,
         })
+    }
+
+    /// How many copies one consumer of a dead pass takes before another one is started. A quorum queue allows 65,535, which is
+    /// the default; tests need fewer.
+    #[must_use]
+    pub fn with_dead_pass_prefetch(mut self, prefetch: u16) -> RabbitBroker {
+        self.dead_pass_prefetch = prefetch.max(1);
+        self
     }
 
     fn limit(&self) -> Duration {
@@ -199,7 +209,7 @@ impl Broker for RabbitBroker {
         let name = format!("{}.{queue}.dead", self.supervisor.namespace);
         let name = wire::short("queue name", &name)
             .map_err(|reason| BrokerError::Failed { place: opened.endpoint.place.clone(), reason })?;
-        Ok(Box::new(RabbitDeadPass::new(opened, name, self.limit())))
+        Ok(Box::new(RabbitDeadPass::new(opened, name, self.limit(), self.dead_pass_prefetch)))
     }
 
     async fn version(&self) -> Result<String, BrokerError> {

@@ -89,6 +89,7 @@ pub(super) struct Session {
     pub(super) publisher: Publisher,
     pub(super) life: Arc<Life>,
     version: String,
+    place: String,
     /// The guards of its connections.
     guards: TaskTracker,
     /// Held open until the session ends, see [`consumer::start`].
@@ -216,6 +217,10 @@ impl Supervisor {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    fn is_current(&self, plan: Option<&Arc<Plan>>) -> bool {
+        self.plan().as_ref().map(Arc::as_ptr) == plan.map(Arc::as_ptr)
+    }
+
     /// Ends everything; done when the connections are closed or had their time.
     pub(super) async fn close(&self) {
         self.closed.cancel();
@@ -252,8 +257,7 @@ impl Supervisor {
             let began = Instant::now();
             match opened {
                 Ok(session) => {
-                    let wanted = self.plan();
-                    if wanted.as_ref().map(Arc::as_ptr) != plan.as_ref().map(Arc::as_ptr) {
+                    if !self.is_current(plan.as_ref()) {
                         session.life.end("a session that consumes is wanted".into());
                     }
                     self.standing.send_replace(Standing { session: Some(session.clone()), last: Some(last) });
@@ -262,7 +266,7 @@ impl Supervisor {
                         () = self.closed.cancelled() => session.life.end("closed".into()),
                     }
                     let lost = BrokerError::Unreachable {
-                        place: self.endpoints[turn % self.endpoints.len()].place.clone(),
+                        place: session.place.clone(),
                         reason: format!("the session ended: {}", session.life.why()),
                     };
                     self.standing.send_replace(Standing { session: None, last: Some(Err(lost)) });
@@ -270,7 +274,12 @@ impl Supervisor {
                     if self.closed.is_cancelled() {
                         return;
                     }
-                    warn!(reason = session.life.why(), lived_ms = millis(began.elapsed()), "broker session ended");
+                    let lived_ms = millis(began.elapsed());
+                    if self.is_current(plan.as_ref()) {
+                        warn!(broker = session.place, reason = session.life.why(), lived_ms, "broker session ended");
+                    } else {
+                        debug!(broker = session.place, lived_ms, "broker session replaced");
+                    }
                     if began.elapsed() >= STABLE {
                         trouble = None;
                     }
@@ -326,7 +335,7 @@ impl Supervisor {
         let keeper = plan.map(|plan| plan.keeper.clone());
         let publisher = Publisher::new(publishing, self.namespace.clone(), life.clone(), limit, keeper);
         unfinished.disarm();
-        Ok(Arc::new(Session { publisher, life, version, guards, _consuming: channels }))
+        Ok(Arc::new(Session { publisher, life, version, place: endpoint.place.clone(), guards, _consuming: channels }))
     }
 }
 

@@ -116,9 +116,12 @@ async fn a_broker_that_is_not_there_or_is_none_is_unreachable() {
             drop(stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await);
         }
     });
-    for address in [closed, silent.local_addr().expect("an address"), rude_address] {
+    let silent_address = silent.local_addr().expect("an address");
+    let each = [closed, silent_address, rude_address];
+    let each =
+        each.iter().flat_map(|address| ["amqp", "amqps"].map(|scheme| format!("{scheme}://ann:s3cret@{address}/%2f")));
+    for url in each {
         let limit = Duration::from_millis(500);
-        let url = format!("amqp://ann:s3cret@{address}/%2f");
         let broker = RabbitBroker::new(vec![url], NAMESPACE.into(), limit, HEARTBEAT).expect("a good URL");
         let error = soon("connecting", broker.connect()).await.expect_err("nobody there");
         assert!(matches!(&error, BrokerError::Unreachable { .. }), "{error:?}");

@@ -1,5 +1,6 @@
 //! What a broker over a network must do besides the suite.
 
+mod dead_letters;
 mod login;
 mod publishing;
 mod sessions;
