@@ -196,12 +196,18 @@ impl Token {
     }
 }
 
-/// What a session finds before it declares anything.
+/// Told what is not in the broker, at the start of every session and while it lasts.
 #[async_trait]
 pub trait SessionWatch: Send + Sync {
     /// These spots of the topology were not there. They are declared after this returns `Ok`; on `Err` the session ends and is
     /// tried again, because a spot that is re-declared before the loss is written would hide it.
     async fn found_missing(&self, spots: Vec<Spot>) -> Result<(), String>;
+
+    /// The DLQs of these queues were not there, so they hold no copy of anything. As above.
+    async fn found_dead_missing(&self, queues: Vec<String>) -> Result<(), String> {
+        let _no_interest = queues;
+        Ok(())
+    }
 }
 
 /// What a worker consumes.

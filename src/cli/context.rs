@@ -68,11 +68,22 @@ impl Context {
     /// # Errors
     /// [`Exit::Unreachable`], naming `whom`, when patience is over.
     pub async fn bound<T>(&self, whom: &str, answer: impl Future<Output = T>) -> anyhow::Result<T> {
-        let patience = self.patience();
+        self.bound_for(self.patience(), whom, answer).await
+    }
+
+    /// The same for a last look when `--timeout` is as good as over: a moment longer, so that the answer is about the task and not about
+    /// the clock.
+    ///
+    /// # Errors
+    /// [`Exit::Unreachable`], naming `whom`, when that moment is over too.
+    pub async fn bound_last<T>(&self, whom: &str, answer: impl Future<Output = T>) -> anyhow::Result<T> {
+        const MOMENT: Duration = Duration::from_secs(2);
+        self.bound_for(self.patience().max(MOMENT), whom, answer).await
+    }
+
+    async fn bound_for<T>(&self, patience: Duration, whom: &str, answer: impl Future<Output = T>) -> anyhow::Result<T> {
         tokio::time::timeout(patience, answer).await.map_err(|_| {
-            let length = config::show_duration(Duration::from_millis(
-                u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1),
-            ));
+            let length = config::show_duration(self.timeout.unwrap_or(PATIENCE));
             exit::error(Exit::Unreachable, format!("{whom} did not answer within {length}"))
         })
     }

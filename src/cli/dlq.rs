@@ -12,7 +12,7 @@ use super::exit::{self, Exit};
 use super::filter::{FilterArgs, PageArgs};
 use super::output::{Entry, Listing};
 use super::replay::{self, Choice, Rate};
-use super::{task, view, wait};
+use super::{pager, task, view, wait};
 
 /// Look at dead letters and decide what becomes of them
 #[derive(Debug, Subcommand)]
@@ -129,8 +129,7 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
 
 async fn list(context: &Context, store: &dyn Store, filter: &FilterArgs, page: &PageArgs) -> anyhow::Result<Exit> {
     let filter = filter.to_dead_filter(&[], store.now())?;
-    let listing = task::pages(store, &filter, page, &view::DEAD_COLUMNS, view::dead_entry).await?;
-    context.printer.list(&listing)?;
+    pager::print(&context.printer, store, &filter, page, &view::DEAD_COLUMNS, view::dead_entry).await?;
     Ok(Exit::Done)
 }
 
@@ -168,7 +167,7 @@ async fn sync(context: &Context, store: &dyn Store, queues: &[String], consent: 
         return Err(exit::error(Exit::NotFound, format!("queue {unknown:?} is not configured")));
     }
     if config.broker.is_embedded() {
-        context.say("the embedded broker keeps no DLQ; the store has every dead letter");
+        context.say("the embedded broker's DLQ lives inside the worker, which compares it by itself");
         context.printer.list(&Listing::new(&SYNC_COLUMNS))?;
         return Ok(Exit::Done);
     }

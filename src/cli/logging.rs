@@ -20,12 +20,15 @@ pub enum LogFormat {
 /// Starts logging. `long_running` processes tell what they do; commands only what is wrong. `REDELIVER_LOG` (like
 /// `redeliver=debug,lapin=warn`) wins over `-v` and `-q`.
 pub fn start(globals: &Globals, long_running: bool) {
+    // lapin logs as an error what is an answer to us (a queue that a question found missing); whatever matters comes back as an error
+    // of ours.
     let level = match (globals.quiet, globals.verbose, long_running) {
-        (true, _, _) => "error",
-        (_, 0, true) => "warn,redeliver=info",
-        (_, 0, false) => "error,redeliver=warn",
-        (_, 1, true) | (_, 2, false) => "info,redeliver=debug",
-        (_, 1, false) => "warn,redeliver=info",
+        (true, _, _) => "error,lapin=off",
+        (_, 0, true) => "warn,redeliver=info,lapin=off",
+        // A command says itself that it did not reach the broker.
+        (_, 0, false) => "error,redeliver=warn,redeliver::broker=off,lapin=off",
+        (_, 1, true) | (_, 2, false) => "info,redeliver=debug,lapin=warn",
+        (_, 1, false) => "warn,redeliver=info,lapin=error",
         _ => "debug,redeliver=trace",
     };
     let asked = std::env::var("REDELIVER_LOG").ok().filter(|filter| !filter.is_empty());

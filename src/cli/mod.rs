@@ -3,6 +3,7 @@
 //! Commands decide nothing about tasks: they ask the store, give commands to it and publish what it answers. stdout is data, stderr is
 //! everything else.
 
+mod batch;
 mod bench;
 mod bulk;
 mod completions;
@@ -18,6 +19,7 @@ mod filter;
 mod logging;
 mod man;
 mod output;
+mod pager;
 mod publish;
 mod queue;
 mod replay;

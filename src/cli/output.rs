@@ -6,7 +6,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
-use comfy_table::{Cell, Color, ContentArrangement, Table};
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table};
 use redeliver::task::Millis;
 use serde_json::{Value, json};
 
@@ -114,11 +114,34 @@ impl Printer {
     /// # Errors
     /// When stdout cannot be written.
     pub fn list(&self, listing: &Listing) -> io::Result<()> {
-        let mut out = io::stdout().lock();
+        self.part(listing, true, true)?;
+        if let (Some(next), Format::Table | Format::Tsv | Format::Csv | Format::Name) = (&listing.next, self.format) {
+            eprintln!("more: --cursor {next}");
+        }
+        Ok(())
+    }
+
+    /// Prints a part of a list: what opens and closes it comes with the first and the last part. A table has one part only.
+    ///
+    /// # Errors
+    /// When stdout cannot be written.
+    pub fn part(&self, listing: &Listing, is_first: bool, is_last: bool) -> io::Result<()> {
+        let mut out = io::BufWriter::new(io::stdout().lock());
         match self.format {
             Format::Json => {
-                let items: Vec<&Value> = listing.entries.iter().map(|entry| &entry.json).collect();
-                writeln!(out, "{:#}", json!({ "items": items, "next": listing.next }))?;
+                if is_first {
+                    write!(out, "{{\n  \"items\": [")?;
+                }
+                for (index, entry) in listing.entries.iter().enumerate() {
+                    let comma = if is_first && index == 0 { "" } else { "," };
+                    let item = format!("{:#}", entry.json).replace('\n', "\n    ");
+                    write!(out, "{comma}\n    {item}")?;
+                }
+                if is_last {
+                    let is_empty = is_first && listing.entries.is_empty();
+                    let line = if is_empty { "" } else { "\n  " };
+                    writeln!(out, "{line}],\n  \"next\": {}\n}}", json!(listing.next))?;
+                }
             }
             Format::Jsonl => {
                 for entry in &listing.entries {
@@ -131,7 +154,9 @@ impl Printer {
                 }
             }
             Format::Csv => {
-                writeln!(out, "{}", csv_line(listing.columns.iter().copied()))?;
+                if is_first {
+                    writeln!(out, "{}", csv_line(listing.columns.iter().copied()))?;
+                }
                 for entry in &listing.entries {
                     writeln!(out, "{}", csv_line(entry.cells.iter().map(String::as_str)))?;
                 }
@@ -144,11 +169,7 @@ impl Printer {
             }
             Format::Table => writeln!(out, "{}", self.table(listing))?,
         }
-        out.flush()?;
-        if let (Some(next), Format::Table | Format::Tsv | Format::Csv | Format::Name) = (&listing.next, self.format) {
-            eprintln!("more: --cursor {next}");
-        }
-        Ok(())
+        out.flush()
     }
 
     /// Prints one thing.
@@ -207,7 +228,29 @@ impl Printer {
                 }
             }));
         }
+        keep_whole(&mut table);
         table.trim_fmt()
+    }
+}
+
+/// Ids, types and times are read, compared and copied: they stay on one line, and the last column (a text) takes what is left. On a
+/// terminal too narrow for that everything is wrapped.
+fn keep_whole(table: &mut Table) {
+    const LONGEST: u16 = 40;
+    const PADDING: u16 = 2;
+    const LAST: u16 = 20;
+    let widths = table.column_max_content_widths();
+    let Some((_, fixed)) = widths.split_last() else { return };
+    let needed: u16 = fixed.iter().map(|width| (*width).min(LONGEST) + PADDING).sum();
+    if table.width().is_some_and(|width| needed.saturating_add(LAST) > width) {
+        return;
+    }
+    for (index, width) in fixed.iter().enumerate() {
+        if *width <= LONGEST
+            && let Some(column) = table.column_mut(index)
+        {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
     }
 }
 

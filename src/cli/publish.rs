@@ -1,6 +1,6 @@
 //! `redeliver publish`
 
-use std::io::{BufRead, BufReader, IsTerminal, Read};
+use std::io::Read;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -10,11 +10,12 @@ use redeliver::task::{Envelope, Status, Task, canonical_payload_hash};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::batch;
 use super::confirm::Consent;
 use super::context::{Context, open_broker};
 use super::exit::{self, Exit};
 use super::filter::{Moment, label, moment};
-use super::output::{Document, Entry, Listing};
+use super::output::Document;
 use super::{view, wait};
 
 /// Publish a task, or a file of them
@@ -70,8 +71,6 @@ pub struct Args {
     consent: Consent,
 }
 
-/// Envelopes of a batch that are published together.
-const BATCH: usize = 500;
 /// Our name space for ids made of idempotency keys; drawn once at random.
 const KEY_SPACE: Uuid = Uuid::from_u128(0x6f1b_0f5e_8a57_4c0f_9d0c_3c2b_7a61_e9d4);
 
@@ -81,7 +80,7 @@ const KEY_SPACE: Uuid = Uuid::from_u128(0x6f1b_0f5e_8a57_4c0f_9d0c_3c2b_7a61_e9d
 /// With an exit code in the chain where one fits.
 pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     match &args.batch {
-        Some(file) => batch(args, context, file).await,
+        Some(file) => batch::run(context, file, args.consent.dry_run).await,
         None => single(args, context).await,
     }
 }
@@ -151,7 +150,9 @@ async fn outcome(
         return Err(exit::error(Exit::Conflict, text));
     }
     let result = match &task {
-        Some(task) if task.state.status.is_ended() => context.bound("the store", store.result(task.id())).await??,
+        Some(task) if task.state.status.is_ended() => {
+            context.bound_last("the store", store.result(task.id())).await??
+        }
         _ => None,
     };
     let state = task.as_ref().map(|task| &task.state);
@@ -215,14 +216,19 @@ fn exit_of(error: &ProduceError) -> Exit {
 }
 
 /// Where submissions go: to the broker, or beside the embedded one into the store.
-struct Door {
-    producer: Producer,
+pub struct Door {
+    /// Publishes.
+    pub producer: Producer,
     broker: Arc<dyn redeliver::broker::Broker>,
     embedded: bool,
 }
 
 impl Door {
-    async fn open(context: &Context, store: Option<Arc<dyn Store>>) -> anyhow::Result<Door> {
+    /// Opens it; reaches the broker, so that an unreachable one is an error here.
+    ///
+    /// # Errors
+    /// When broker or store do not answer.
+    pub async fn open(context: &Context, store: Option<Arc<dyn Store>>) -> anyhow::Result<Door> {
         let embedded = context.config().broker.is_embedded();
         let broker = open_broker(context.config())?;
         let producer = if embedded {
@@ -241,7 +247,7 @@ impl Door {
 
     /// The embedded broker lives in the worker's process, so this one cannot wake it. A row that is due a moment ahead has its due time as
     /// its alarm and nothing outstanding: the worker's scheduler takes it at its next look.
-    fn prepared(&self, envelope: Envelope) -> Envelope {
+    pub fn prepared(&self, envelope: Envelope) -> Envelope {
         const AHEAD_MS: i64 = 50;
         if !self.embedded || envelope.not_before.is_some() {
             return envelope;
@@ -249,7 +255,8 @@ impl Door {
         envelope.not_before(now() + AHEAD_MS)
     }
 
-    async fn close(&self) {
+    /// Closes the broker's session.
+    pub async fn close(&self) {
         self.broker.close().await;
     }
 }
@@ -285,7 +292,7 @@ fn envelope_of(args: &Args) -> anyhow::Result<Envelope> {
 
 /// Gives an id to what has none. One made of the idempotency key, where there is one, so that the same command run twice names the
 /// same task.
-fn complete(envelope: &mut Envelope) {
+pub fn complete(envelope: &mut Envelope) {
     if envelope.id.is_none() {
         let id = match &envelope.idempotency_key {
             Some(key) => Uuid::new_v5(&KEY_SPACE, key.as_bytes()),
@@ -328,136 +335,4 @@ fn hash_of(task: &Task) -> String {
         return canonical_payload_hash(&task.spec.task_type, &task.spec.payload);
     }
     task.spec.payload_hash.clone()
-}
-
-/// One line of a batch.
-enum Line {
-    Good(Box<Envelope>),
-    Bad(String),
-}
-
-async fn batch(args: &Args, context: &Context, file: &str) -> anyhow::Result<Exit> {
-    let reader: Box<dyn BufRead> = if file == "-" {
-        if std::io::stdin().is_terminal() {
-            return Err(exit::error(Exit::Usage, "--batch - reads envelopes from stdin, which is a terminal"));
-        }
-        Box::new(BufReader::new(std::io::stdin()))
-    } else {
-        let opened = std::fs::File::open(file);
-        let opened =
-            opened.map_err(|error| exit::error(Exit::Usage, format!("--batch: cannot read {file}: {error}")))?;
-        Box::new(BufReader::new(opened))
-    };
-    let door = if args.consent.dry_run { None } else { Some(Door::open(context, None).await?) };
-    let mut report = BatchReport::new();
-    let mut lines: Vec<(usize, Line)> = Vec::new();
-    for (index, line) in reader.split(b'\n').enumerate() {
-        let line = line.with_context(|| format!("cannot read {file}"))?;
-        if line.trim_ascii().is_empty() {
-            continue;
-        }
-        lines.push((index + 1, read_line(&line, context)));
-        if lines.len() == BATCH {
-            publish_lines(context, door.as_ref(), std::mem::take(&mut lines), &mut report).await?;
-        }
-    }
-    publish_lines(context, door.as_ref(), lines, &mut report).await?;
-    if let Some(door) = door {
-        door.close().await;
-    }
-    context.printer.list(&report.listing)?;
-    Ok(report.exit())
-}
-
-fn read_line(line: &[u8], context: &Context) -> Line {
-    let mut envelope = match Envelope::read(line) {
-        Ok(envelope) => envelope,
-        Err(error) => return Line::Bad(error.to_string()),
-    };
-    if envelope.task_type.is_none() {
-        return Line::Bad("`type` is missing; a batch has no other routing key".into());
-    }
-    complete(&mut envelope);
-    match envelope.to_bytes() {
-        Ok(body) if body.len() <= context.config().worker.max_body => Line::Good(Box::new(envelope)),
-        Ok(body) => Line::Bad(format!("{} bytes are more than worker.max_body", body.len())),
-        Err(error) => Line::Bad(error.to_string()),
-    }
-}
-
-/// Publishes the good lines together and notes every line in order.
-async fn publish_lines(
-    context: &Context,
-    door: Option<&Door>,
-    lines: Vec<(usize, Line)>,
-    report: &mut BatchReport,
-) -> anyhow::Result<()> {
-    let mut envelopes = Vec::new();
-    let mut notes: Vec<(usize, String, Option<String>)> = Vec::new();
-    for (number, line) in lines {
-        match line {
-            Line::Good(envelope) => {
-                notes.push((number, envelope.id.clone().unwrap_or_default(), None));
-                envelopes.push(door.map_or_else(|| (*envelope).clone(), |door| door.prepared((*envelope).clone())));
-            }
-            Line::Bad(why) => notes.push((number, String::new(), Some(why))),
-        }
-    }
-    let mut results = match door {
-        Some(door) if !envelopes.is_empty() => {
-            context.bound("the broker", door.producer.publish_all(envelopes)).await?.into_iter()
-        }
-        _ => Vec::new().into_iter(),
-    };
-    for (number, id, why_bad) in notes {
-        let error = match why_bad {
-            Some(why) => Some(why),
-            None if door.is_none() => None,
-            None => match results.next() {
-                Some(Ok(_)) => None,
-                Some(Err(error)) => Some(error.to_string()),
-                None => Some("it was not sent".into()),
-            },
-        };
-        report.push(number, &id, error);
-    }
-    Ok(())
-}
-
-struct BatchReport {
-    listing: Listing,
-    accepted: usize,
-    refused: usize,
-}
-
-impl BatchReport {
-    fn new() -> BatchReport {
-        BatchReport { listing: Listing::new(&["line", "id", "accepted", "error"]), accepted: 0, refused: 0 }
-    }
-
-    fn push(&mut self, line: usize, id: &str, error: Option<String>) {
-        let accepted = error.is_none();
-        if accepted {
-            self.accepted += 1
-        } else {
-            self.refused += 1
-        }
-        let cells = vec![
-            line.to_string(),
-            id.to_owned(),
-            if accepted { "yes" } else { "no" }.into(),
-            error.clone().unwrap_or_default(),
-        ];
-        let id_json = if id.is_empty() { Value::Null } else { id.into() };
-        let json = json!({ "line": line, "id": id_json, "accepted": accepted, "error": error });
-        self.listing.push(Entry { name: id.to_owned(), cells, json });
-    }
-
-    fn exit(&self) -> Exit {
-        match (self.accepted, self.refused) {
-            (_, 0) => Exit::Done,
-            (0, _) => Exit::Failed,
-            _ => Exit::Partly,
-        }
-    }
 }

@@ -8,7 +8,7 @@ use redeliver::gate::{queue_pause, type_pause};
 use redeliver::policy::TopicPattern;
 use redeliver::store::{Filter, Pause, Store};
 use redeliver::task::{Lane, Millis, Status};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::confirm::Consent;
 use super::context::{Context, open_broker};
@@ -67,9 +67,12 @@ const COLUMNS: [&str; 8] = ["queue", "role", "ready", "consumers", "oldest", "ou
 /// # Errors
 /// With an exit code in the chain where one fits.
 pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
+    if let Verb::List = verb {
+        return list(context).await;
+    }
     let store = context.store().await?;
     match verb {
-        Verb::List => list(context, &*store).await,
+        Verb::List => Ok(Exit::Done),
         Verb::Pause { what, consent } => {
             let key = key_of(&what, context)?;
             if consent.dry_run {
@@ -115,36 +118,43 @@ struct Known {
     oldest_pending: Option<Millis>,
     oldest_dead: Option<Millis>,
     paused: Option<Pause>,
+    now: Millis,
 }
 
-async fn list(context: &Context, store: &dyn Store) -> anyhow::Result<Exit> {
+async fn list(context: &Context) -> anyhow::Result<Exit> {
     let config = context.config();
-    let topology = config.topology();
+    // One half is worth showing without the other: on a new installation there is no store yet, in an outage no broker.
+    let store = match context.store().await {
+        Ok(store) => Some(store),
+        Err(error) if exit::of(&error) == Exit::NotFound => {
+            context.say(format!("{error:#}"));
+            None
+        }
+        Err(error) => return Err(error),
+    };
     let depths = match depths(context).await {
         Ok(depths) => Ok(depths),
         Err(error) if exit::of(&error) == Exit::Unreachable => Err(error),
         Err(error) => return Err(error),
     };
-    let pauses = store.pauses().await?;
     let mut known = BTreeMap::new();
-    for queue in &config.queues {
-        known.insert(queue.name.as_str(), look(store, &queue.name, config.scheduler.lane_depth_cap, &pauses).await?);
-    }
-    let mut listing = Listing::new(&COLUMNS);
-    for spec in &topology.queues {
-        let depth = depths.as_ref().ok().and_then(|depths| depths.get(&spec.name));
-        if let Some(known) = known.get(spec.queue.as_str()) {
-            listing.push(entry(spec, depth, known, store.now()));
+    if let Some(store) = &store {
+        let pauses = store.pauses().await?;
+        for queue in &config.queues {
+            let cap = config.scheduler.lane_depth_cap;
+            known.insert(queue.name.as_str(), look(&**store, &queue.name, cap, &pauses).await?);
+        }
+        for pause in pauses.iter().filter(|pause| pause.key.starts_with("pause type ")) {
+            context.say(format!("{} since {}", pause.key, super::output::time(pause.since)));
         }
     }
+    let mut listing = Listing::new(&COLUMNS);
+    for spec in &config.topology().queues {
+        let depth = depths.as_ref().ok().and_then(|depths| depths.get(&spec.name));
+        listing.push(entry(spec, depth, known.get(spec.queue.as_str())));
+    }
     context.printer.list(&listing)?;
-    for pause in pauses.iter().filter(|pause| pause.key.starts_with("pause type ")) {
-        context.say(format!("{} since {}", pause.key, super::output::time(pause.since)));
-    }
-    match depths {
-        Ok(_) => Ok(Exit::Done),
-        Err(error) => Err(error),
-    }
+    depths.map(|_| Exit::Done)
 }
 
 /// The broker's depths by full name; empty for the embedded broker, whose messages live inside the worker.
@@ -170,6 +180,7 @@ async fn look(store: &dyn Store, queue: &str, cap: usize, pauses: &[Pause]) -> a
         oldest_pending: store.feed(queue, store.now(), 1).await?.first().map(|task| task.spec.created_at),
         oldest_dead: oldest_dead(store, queue).await?,
         paused: pauses.iter().find(|pause| pause.key == key).cloned(),
+        now: store.now(),
     })
 }
 
@@ -189,21 +200,23 @@ async fn oldest_dead(store: &dyn Store, queue: &str) -> anyhow::Result<Option<Mi
     Ok(None)
 }
 
-fn entry(spec: &QueueSpec, depth: Option<&QueueDepth>, known: &Known, now: Millis) -> Entry {
-    let count = |status: Status| known.counts.get(&status).copied().unwrap_or(0);
+fn entry(spec: &QueueSpec, depth: Option<&QueueDepth>, known: Option<&Known>) -> Entry {
+    let count = |status: Status| known.map(|known| known.counts.get(&status).copied().unwrap_or(0));
     let (role, in_store, oldest) = match &spec.role {
-        QueueRole::Lane(Lane::Tasks) => ("tasks", Some(count(Status::Pending)), known.oldest_pending),
-        QueueRole::Lane(Lane::Retries) => ("retries", Some(count(Status::RetryWaiting)), None),
+        QueueRole::Lane(Lane::Tasks) => ("tasks", count(Status::Pending), known.and_then(|known| known.oldest_pending)),
+        QueueRole::Lane(Lane::Retries) => ("retries", count(Status::RetryWaiting), None),
         QueueRole::Rung(_) => ("delay", None, None),
         QueueRole::Rejected => ("rejected", None, None),
-        QueueRole::Dead => ("dead", Some(count(Status::Dead)), known.oldest_dead),
+        QueueRole::Dead => ("dead", count(Status::Dead), known.and_then(|known| known.oldest_dead)),
     };
+    let is_tasks_lane = spec.role == QueueRole::Lane(Lane::Tasks);
     let delay_ms = match spec.role {
         QueueRole::Rung(delay_ms) => Some(delay_ms),
         _ => None,
     };
-    let outstanding = (spec.role == QueueRole::Lane(Lane::Tasks)).then_some(known.outstanding);
-    let oldest_ms = oldest.map(|at| now.saturating_sub(at).max(0));
+    let outstanding = known.filter(|_| is_tasks_lane).map(|known| known.outstanding);
+    let oldest_ms = known.zip(oldest).map(|(known, at)| known.now.saturating_sub(at).max(0));
+    let pause = known.and_then(|known| known.paused.as_ref());
     let ready = depth.and_then(|depth| depth.ready);
     let consumers = depth.and_then(|depth| depth.consumers);
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
@@ -215,7 +228,7 @@ fn entry(spec: &QueueSpec, depth: Option<&QueueDepth>, known: &Known, now: Milli
         or_dash(oldest_ms.map(length)),
         or_dash(outstanding.map(|n| n.to_string())),
         or_dash(in_store.map(|n| n.to_string())),
-        known.paused.as_ref().map_or_else(
+        pause.map_or_else(
             || "no".to_owned(),
             |pause| match &pause.reason {
                 Some(reason) => format!("yes: {reason}"),
@@ -233,9 +246,9 @@ fn entry(spec: &QueueSpec, depth: Option<&QueueDepth>, known: &Known, now: Milli
         "oldest_age_ms": oldest_ms,
         "outstanding": outstanding,
         "in_store": in_store,
-        "running": (spec.role == QueueRole::Lane(Lane::Tasks)).then(|| count(Status::Running)),
-        "paused": known.paused.is_some(),
-        "pause_reason": known.paused.as_ref().and_then(|pause| pause.reason.clone()).map_or(Value::Null, Value::from),
+        "running": count(Status::Running).filter(|_| is_tasks_lane),
+        "paused": pause.is_some(),
+        "pause_reason": pause.and_then(|pause| pause.reason.clone()),
     });
     Entry { name: spec.name.clone(), cells, json }
 }

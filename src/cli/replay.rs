@@ -21,8 +21,8 @@ use super::wake::Waker;
 
 /// Letters in one transaction.
 pub const BATCH: usize = 500;
-/// Letters read at once.
-const PAGE: usize = 500;
+/// Letters read at once; each may hold a payload of up to `worker.max_body`.
+const PAGE: usize = 200;
 /// Between two lines of progress where nobody watches a bar.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -30,7 +30,7 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, clap::Args)]
 pub struct Choice {
     /// These; `-` reads ids from stdin
-    #[arg(value_name = "ID")]
+    #[arg(id = "letters", value_name = "ID")]
     ids: Vec<String>,
     #[command(flatten)]
     filter: FilterArgs,
@@ -254,7 +254,7 @@ async fn paced(
     rate: Option<Rate>,
     tally: &mut Tally,
 ) -> anyhow::Result<bool> {
-    let batch = rate.map_or(BATCH, |rate| batch_of(rate));
+    let batch = rate.map_or(BATCH, batch_of);
     let began = Instant::now();
     let mut progress = Progress::new(letters.len());
     let mut left_to_alarms = 0;

@@ -14,6 +14,7 @@ use super::context::Context;
 use super::exit::{self, Exit};
 use super::filter::{FilterArgs, PageArgs, read_ids};
 use super::output::{Entry, Listing};
+use super::pager;
 use super::view;
 use super::wait;
 use super::wake::Waker;
@@ -135,35 +136,8 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
 
 async fn list(context: &Context, store: &dyn Store, filter: &FilterArgs, page: &PageArgs) -> anyhow::Result<Exit> {
     let filter = filter.to_filter(&[], store.now())?;
-    let listing = pages(store, &filter, page, &view::TASK_COLUMNS, view::task_entry).await?;
-    context.printer.list(&listing)?;
+    pager::print(&context.printer, store, &filter, page, &view::TASK_COLUMNS, view::task_entry).await?;
     Ok(Exit::Done)
-}
-
-/// One page, or with `--all` every page.
-///
-/// # Errors
-/// When the store does not answer or does not know the cursor.
-pub async fn pages(
-    store: &dyn Store,
-    filter: &redeliver::store::Filter,
-    page: &PageArgs,
-    columns: &[&'static str],
-    entry: impl Fn(&redeliver::task::Task) -> Entry,
-) -> anyhow::Result<Listing> {
-    const PAGE: usize = 500;
-    let mut listing = Listing::new(columns);
-    let limit = if page.all { PAGE } else { usize::try_from(page.limit).unwrap_or(PAGE) };
-    let mut cursor = page.cursor.clone();
-    loop {
-        let found = store.list(filter, cursor.as_deref(), limit).await?;
-        found.items.iter().for_each(|task| listing.push(entry(task)));
-        cursor = found.next;
-        if !page.all || cursor.is_none() {
-            listing.next = cursor;
-            return Ok(listing);
-        }
-    }
 }
 
 /// Prints everything about one task; `redeliver dlq show` is the same with another check.

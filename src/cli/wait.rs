@@ -36,7 +36,7 @@ pub async fn until_ended(context: &Context, store: &dyn Store, ids: &[String]) -
     let mut pause = FIRST_PAUSE;
     let mut told = false;
     loop {
-        let found = context.bound("the store", store.get(&open)).await??;
+        let found = context.bound_last("the store", store.get(&open)).await??;
         known.extend(found.into_iter().flatten().map(|task| (task.id().to_owned(), task)));
         open.retain(|id| known.get(id).is_none_or(|task| !task.state.status.is_ended()));
         let over = context.deadline().is_some_and(|deadline| Instant::now() >= deadline);

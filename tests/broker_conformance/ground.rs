@@ -108,12 +108,17 @@ pub fn topology(rungs: &[i64]) -> Topology {
 /// Remembers what it was told.
 #[derive(Default)]
 pub struct Watch {
-    pub told: Mutex<Vec<Vec<Spot>>>,
+    told: Mutex<Vec<Vec<Spot>>>,
+    told_dead: Mutex<Vec<Vec<String>>>,
 }
 
 impl Watch {
     pub fn told(&self) -> Vec<Vec<Spot>> {
         self.told.lock().expect("no test panics in here").clone()
+    }
+
+    pub fn told_dead(&self) -> Vec<Vec<String>> {
+        self.told_dead.lock().expect("no test panics in here").clone()
     }
 }
 
@@ -121,6 +126,11 @@ impl Watch {
 impl SessionWatch for Watch {
     async fn found_missing(&self, spots: Vec<Spot>) -> Result<(), String> {
         self.told.lock().expect("no test panics in here").push(spots);
+        Ok(())
+    }
+
+    async fn found_dead_missing(&self, queues: Vec<String>) -> Result<(), String> {
+        self.told_dead.lock().expect("no test panics in here").push(queues);
         Ok(())
     }
 }

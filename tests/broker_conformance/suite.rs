@@ -215,6 +215,7 @@ pub async fn missing_spots_are_told_before_they_are_declared(ground: Ground) {
         .await
         .expect("a session");
     assert_eq!(watch.told(), [topology.spots()]);
+    assert_eq!(watch.told_dead(), [["default", "shipping"].map(str::to_owned)]);
     let missing = ground.broker.missing(&topology, &topology.spots()).await.expect("an answer");
     assert_eq!(missing, ground.expected_missing(&topology));
     drop(deliveries);
@@ -230,6 +231,7 @@ pub async fn a_second_start_finds_nothing_missing(ground: Ground) {
         .expect("a session");
     let told: Vec<Spot> = watch.told().concat();
     assert_eq!(told, ground.expected_missing(&topology));
+    assert!(watch.told_dead().is_empty());
     drop(deliveries);
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use self::hub::{Consumer, Hub, Stored};
 use super::{
     ARRIVES_AT_HEADER, Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadCopy, DeadPass, Delivery, Difference,
-    HeaderValue, Message, Published, QueueDepth, QueueRole, SessionWatch, Source, Target, Topology, copy_of,
+    HeaderValue, Message, Published, QueueDepth, QueueRole, QueueSpec, SessionWatch, Source, Target, Topology, copy_of,
 };
 use crate::task::{Lane, LaneKey, Spot};
 
@@ -142,12 +142,20 @@ impl Broker for EmbeddedBroker {
         watch: Arc<dyn SessionWatch>,
     ) -> Result<mpsc::Receiver<Delivery>, BrokerError> {
         self.check_open()?;
-        let missing = self.missing(&topology, &topology.spots()).await?;
-        if !missing.is_empty() {
-            watch.found_missing(missing).await.map_err(|reason| BrokerError::Failed {
-                place: PLACE.into(),
-                reason: format!("what is missing could not be written: {reason}"),
-            })?;
+        let unwritten = |reason: String| BrokerError::Failed {
+            place: PLACE.into(),
+            reason: format!("what is missing could not be written: {reason}"),
+        };
+        let absent: Vec<_> =
+            self.hub.with(|core| topology.queues.iter().filter(|spec| !core.has_queue(&spec.name)).cloned().collect());
+        let spots: Vec<_> = absent.iter().filter_map(QueueSpec::spot).collect();
+        if !spots.is_empty() {
+            watch.found_missing(spots).await.map_err(unwritten)?;
+        }
+        let dead: Vec<_> =
+            absent.into_iter().filter(|spec| spec.role == QueueRole::Dead).map(|spec| spec.queue).collect();
+        if !dead.is_empty() {
+            watch.found_dead_missing(dead).await.map_err(unwritten)?;
         }
         self.declare(&topology).await?;
         let prefetch = usize::from(consumption.prefetch.max(1));

@@ -34,15 +34,17 @@ pub(super) struct Intake {
     pub(super) deliveries: std::sync::Mutex<Option<mpsc::Sender<Delivery>>>,
 }
 
-/// Starts a consumer on each lane and `.rejected` of the queues.
+/// Starts a consumer on each lane and `.rejected` of the queues. The session keeps the channels: lapin closes one with its last
+/// handle, and a quorum queue's client in the broker, when it is behind, drops the acks that a closing channel has sent it.
 pub(super) async fn start(
     connection: &Connection,
     intake: &Arc<Intake>,
     life: &Arc<Life>,
     limit: Duration,
-) -> Result<(), String> {
+) -> Result<Vec<Channel>, String> {
+    let mut channels = Vec::new();
     let sender = intake.deliveries.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-    let Some(sender) = sender else { return Ok(()) };
+    let Some(sender) = sender else { return Ok(channels) };
     for queue in &intake.consumption.queues {
         for source in [Source::Tasks, Source::Retries, Source::Rejected] {
             let name = match source {
@@ -55,6 +57,7 @@ pub(super) async fn start(
             let (channel, consumer) = opened
                 .map_err(|_| format!("consuming {name} took longer than {} s", limit.as_secs_f32()))?
                 .map_err(|error| format!("consuming {name}: {error}"))?;
+            channels.push(channel.clone());
             let lane = LaneConsumer {
                 queue: queue.clone(),
                 source,
@@ -69,7 +72,7 @@ pub(super) async fn start(
             intake.running.spawn(lane.run());
         }
     }
-    Ok(())
+    Ok(channels)
 }
 
 async fn open(connection: &Connection, queue: ShortString, prefetch: u16) -> lapin::Result<(Channel, lapin::Consumer)> {

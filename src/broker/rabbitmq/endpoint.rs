@@ -11,8 +11,8 @@ use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 use tokio::time::timeout;
 
-use super::conflict;
-use super::greeting;
+use super::greeting::Greeting;
+use super::{conflict, transport};
 use crate::broker::BrokerError;
 
 /// AMQP reply codes that we tell apart.
@@ -86,21 +86,18 @@ impl Endpoint {
         Ok(Endpoint { uri, place })
     }
 
-    /// Opens one connection, within `limit`.
-    async fn connect(&self, name: &str, limit: Duration) -> Result<Connection, BrokerError> {
+    /// Opens one connection, within `limit`; the version is what the broker said before we logged in.
+    pub(super) async fn connect(&self, name: &str, limit: Duration) -> Result<(String, Connection), BrokerError> {
         let properties = ConnectionProperties::default()
             .with_connection_name(name.into())
             .with_client_property("product".into(), "redeliver".into())
             .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
-        match timeout(limit, Connection::connect_uri(self.uri.clone(), properties)).await {
-            Ok(connected) => connected.map_err(|error| self.error(&error)),
-            Err(_) => Err(self.too_slow("logging in", limit)),
+        let greeting = Arc::new(Greeting::default());
+        match timeout(limit, transport::connect(self.uri.clone(), properties, greeting.clone())).await {
+            Ok(Ok(connection)) => Ok((greeting.version(), connection)),
+            Ok(Err(error)) => Err(greeting.refusal(&self.place).unwrap_or_else(|| self.error(&error))),
+            Err(_) => Err(self.too_slow("connecting", limit)),
         }
-    }
-
-    /// Another connection to the same node.
-    pub(super) async fn connect_again(&self, name: &str, limit: Duration) -> Result<Connection, BrokerError> {
-        self.connect(name, limit).await
     }
 
     /// lapin's error in our words.
@@ -131,11 +128,6 @@ impl Endpoint {
             reason: format!("{doing} took longer than {} s", limit.as_secs_f32()),
         }
     }
-
-    /// For [`greeting`].
-    pub(super) fn uri(&self) -> &AMQPUri {
-        &self.uri
-    }
 }
 
 /// Connects to the first node that answers, beginning at `first`. A refusal ends the search: the nodes of one cluster share
@@ -158,8 +150,7 @@ pub(super) async fn open_any(
 }
 
 async fn open(endpoint: &Arc<Endpoint>, name: &str, limit: Duration) -> Result<Opened, BrokerError> {
-    let version = greeting::version(endpoint, limit).await?;
-    let connection = endpoint.connect(name, limit).await?;
+    let (version, connection) = endpoint.connect(name, limit).await?;
     Ok(Opened { endpoint: endpoint.clone(), version, connection })
 }
 

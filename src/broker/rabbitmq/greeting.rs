@@ -1,76 +1,64 @@
 //! What the broker says before anybody logs in: its product and version.
 //!
-//! `connection.start` carries both, but lapin keeps that frame to itself, so it is read here over a short connection of its
-//! own. A version that loses retries must be known before the first queue is declared.
+//! `connection.start` carries both, but lapin keeps that frame to itself, so `transport` shows it to us on its way. A version
+//! that loses retries is refused there and then, before a name, a password or a queue is sent.
 
-use std::pin::Pin;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
 
 use amq_protocol::frame::{AMQPFrame, parse_frame};
-use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use lapin::protocol::{AMQPClass, connection};
-use lapin::tcp::{AMQPUriTcpExt, TLSConfig};
 use lapin::types::{AMQPValue, FieldTable};
-use tokio::time::timeout;
 use tracing::warn;
 
-use super::endpoint::Endpoint;
 use crate::broker::BrokerError;
 
-const PROTOCOL_HEADER: &[u8; 8] = b"AMQP\x00\x00\x09\x01";
-/// The real frame has some 500 bytes; what is longer is no broker.
-const LONGEST_GREETING: usize = 64 * 1024;
+/// What one connection was told. Shared by its transport, which listens, and whoever opened it.
+#[derive(Debug, Default)]
+pub(super) struct Greeting(Mutex<Heard>);
 
-/// The broker's version. Refuses the ones with which retries get lost.
-pub(super) async fn version(endpoint: &Endpoint, limit: Duration) -> Result<String, BrokerError> {
-    let unreachable = |reason: String| BrokerError::Unreachable { place: endpoint.place.clone(), reason };
-    let asked = timeout(limit, async {
-        let runtime = lapin::runtime::default_runtime().map_err(|error| unreachable(error.to_string()))?;
-        let mut stream = endpoint
-            .uri()
-            .connect_with_config_async(TLSConfig::default(), &runtime)
-            .await
-            .map_err(|error| unreachable(error.to_string()))?;
-        read_start(Pin::new(&mut stream)).await.map_err(unreachable)
-    });
-    let start = match asked.await {
-        Ok(start) => start?,
-        Err(_) => return Err(endpoint.too_slow("the greeting", limit)),
-    };
-    let version = text(&start.server_properties, "version").unwrap_or_default();
-    if text(&start.server_properties, "product").as_deref() != Some("RabbitMQ") {
-        warn!(broker = endpoint.place, version, "the broker does not call itself RabbitMQ; its version is not checked");
-        return Ok(version);
-    }
-    match verdict(&version) {
-        Verdict::Fine => {}
-        Verdict::Aging(reason) => warn!(broker = endpoint.place, version, "{reason}"),
-        Verdict::Refused(reason) => {
-            return Err(BrokerError::Version { place: endpoint.place.clone(), version, reason: reason.into() });
-        }
-    }
-    Ok(version)
+#[derive(Debug, Default)]
+struct Heard {
+    version: String,
+    refused: Option<&'static str>,
 }
 
-async fn read_start(mut stream: Pin<&mut (impl AsyncRead + AsyncWrite)>) -> Result<connection::Start, String> {
-    stream.write_all(PROTOCOL_HEADER).await.map_err(|error| error.to_string())?;
-    stream.flush().await.map_err(|error| error.to_string())?;
-    let mut got = Vec::new();
-    let mut chunk = [0; 1024];
-    loop {
-        let read = stream.read(&mut chunk).await.map_err(|error| error.to_string())?;
-        if read == 0 {
-            return Err("closed the connection before it said its version".into());
-        }
-        got.extend_from_slice(&chunk[..read]);
-        match parse_frame(got.as_slice()) {
-            Ok((_, AMQPFrame::Method(0, AMQPClass::Connection(connection::AMQPMethod::Start(start))))) => {
-                return Ok(start);
+impl Greeting {
+    /// Looks at a whole frame of the broker; an error means that nothing more should be said to it.
+    pub(super) fn hear(&self, frame: &[u8]) -> Result<(), &'static str> {
+        let Ok((_, AMQPFrame::Method(0, AMQPClass::Connection(connection::AMQPMethod::Start(start))))) =
+            parse_frame(frame)
+        else {
+            return Ok(());
+        };
+        let version = text(&start.server_properties, "version").unwrap_or_default();
+        let refused = match text(&start.server_properties, "product").as_deref() {
+            Some("RabbitMQ") => match verdict(&version) {
+                Verdict::Fine => None,
+                Verdict::Aging(reason) => {
+                    warn!(version, "{reason}");
+                    None
+                }
+                Verdict::Refused(reason) => Some(reason),
+            },
+            product => {
+                warn!(product, version, "the broker does not call itself RabbitMQ; its version is not checked");
+                None
             }
-            Ok(_) => return Err("does not speak AMQP 0-9-1 as a broker does".into()),
-            Err(error) if error.is_incomplete() && got.len() < LONGEST_GREETING => {}
-            Err(_) => return Err("does not speak AMQP 0-9-1".into()),
-        }
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Heard { version, refused };
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// The version that was told.
+    pub(super) fn version(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).version.clone()
+    }
+
+    /// The error for `place`, if the version was refused.
+    pub(super) fn refusal(&self, place: &str) -> Option<BrokerError> {
+        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reason = heard.refused?.to_owned();
+        Some(BrokerError::Version { place: place.to_owned(), version: heard.version.clone(), reason })
     }
 }
 

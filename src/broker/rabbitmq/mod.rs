@@ -11,9 +11,12 @@ mod consumer;
 mod dead_pass;
 mod endpoint;
 mod greeting;
+mod keeper;
 mod publisher;
 mod session;
+mod sieve;
 mod topology;
+mod transport;
 mod wire;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +32,7 @@ use tracing::warn;
 use self::consumer::Intake;
 use self::dead_pass::RabbitDeadPass;
 use self::endpoint::{Endpoint, Opened, open_any};
+use self::keeper::Keeper;
 use self::session::{Plan, Supervisor, close};
 use self::topology::Asker;
 use super::{
@@ -150,7 +154,8 @@ impl Broker for RabbitBroker {
             running: TaskTracker::new(),
             deliveries: Mutex::new(Some(sender)),
         });
-        self.supervisor.follow(Plan { intake, watch, first: Mutex::new(Some(first)) });
+        let keeper = Arc::new(Keeper::new(intake.topology.clone(), watch));
+        self.supervisor.follow(Plan { intake, keeper, first: Mutex::new(Some(first)) });
         match tried.await {
             Ok(Err(error)) if session::is_final(&error) => Err(error),
             // Up, or not reachable yet, or closed meanwhile: then the receiver ends.

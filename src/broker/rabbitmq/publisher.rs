@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
+use super::keeper::Keeper;
 use super::session::Life;
 use super::topology::is_not_found;
 use super::wire::{self, Outgoing};
@@ -36,6 +37,8 @@ pub(super) struct Publisher {
     namespace: String,
     life: Arc<Life>,
     confirm_timeout: Duration,
+    /// Told when a message comes back.
+    keeper: Option<Arc<Keeper>>,
     slots: Semaphore,
     idle: Mutex<Vec<Channel>>,
 }
@@ -53,12 +56,14 @@ impl Publisher {
         namespace: String,
         life: Arc<Life>,
         confirm_timeout: Duration,
+        keeper: Option<Arc<Keeper>>,
     ) -> Publisher {
         Publisher {
             connection,
             namespace,
             life,
             confirm_timeout,
+            keeper,
             slots: Semaphore::new(CHANNELS),
             idle: Mutex::new(Vec::new()),
         }
@@ -158,6 +163,9 @@ impl Publisher {
             })
             .collect();
         apply_returns(&mut results, &returns, &outgoing, messages, settled);
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| !returns.is_empty()) {
+            keeper.returned.notify_one();
+        }
         (results, settled && channel.status().connected())
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lapin::{Connection, Event};
+use lapin::{Channel, Connection, Event};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -20,9 +20,9 @@ use tracing::{debug, error, info, warn};
 
 use super::consumer::{self, Intake};
 use super::endpoint::{Endpoint, Opened, open_any};
+use super::keeper::Keeper;
 use super::publisher::Publisher;
-use super::topology::Asker;
-use crate::broker::{BrokerError, SessionWatch};
+use crate::broker::BrokerError;
 
 /// A session that lived this long was a good one: the next failure is a new trouble.
 const STABLE: Duration = Duration::from_secs(10);
@@ -35,8 +35,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const SHARE_OF_TROUBLE: u32 = 5;
 /// How long a connection may take to say goodbye.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
-/// How long the watch may take to write down what is missing: longer than a store that is locked for a while.
-const WATCH_LIMIT: Duration = Duration::from_secs(60);
 /// A connection's state is also looked at this often, should lapin not tell.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -93,6 +91,8 @@ pub(super) struct Session {
     version: String,
     /// The guards of its connections.
     guards: TaskTracker,
+    /// Held open until the session ends, see [`consumer::start`].
+    _consuming: Vec<Channel>,
 }
 
 impl Session {
@@ -136,7 +136,7 @@ pub(super) struct Standing {
 /// What a session is for, beyond publishing.
 pub(super) struct Plan {
     pub(super) intake: Arc<Intake>,
-    pub(super) watch: Arc<dyn SessionWatch>,
+    pub(super) keeper: Arc<Keeper>,
     /// Told how the first try went.
     pub(super) first: Mutex<Option<oneshot::Sender<Result<(), BrokerError>>>>,
 }
@@ -307,50 +307,40 @@ impl Supervisor {
         let guards = TaskTracker::new();
         let publishing = Arc::new(connection);
         guards.spawn(watch_over(publishing.clone(), "publishing", life.clone()));
+        let mut channels = Vec::new();
         let plan = plan.filter(|plan| !plan.intake.stopped.is_cancelled());
         if let Some(plan) = plan {
-            let connection = Arc::new(endpoint.connect_again("redeliver consume", limit).await?);
+            let (_, connection) = endpoint.connect("redeliver consume", limit).await?;
+            let connection = Arc::new(connection);
             guards.spawn(watch_over(connection.clone(), "consuming", life.clone()));
             tokio::select! {
                 biased;
                 () = life.ended() => {
                     return Err(BrokerError::Unreachable { place: endpoint.place.clone(), reason: life.why().into() });
                 }
-                started = self.start_consuming(plan, &connection, &endpoint, &life) => started?,
+                started = start_consuming(plan, &connection, &endpoint, limit, &life) => channels = started?,
             }
+            tokio::spawn(plan.keeper.clone().keep(connection, endpoint.clone(), limit, life.clone()));
         }
         info!(broker = endpoint.place, version, consuming = plan.is_some(), "broker session up");
-        let publisher = Publisher::new(publishing, self.namespace.clone(), life.clone(), self.confirm_timeout);
+        let keeper = plan.map(|plan| plan.keeper.clone());
+        let publisher = Publisher::new(publishing, self.namespace.clone(), life.clone(), limit, keeper);
         unfinished.disarm();
-        Ok(Arc::new(Session { publisher, life, version, guards }))
+        Ok(Arc::new(Session { publisher, life, version, guards, _consuming: channels }))
     }
+}
 
-    async fn start_consuming(
-        &self,
-        plan: &Plan,
-        connection: &Connection,
-        endpoint: &Arc<Endpoint>,
-        life: &Arc<Life>,
-    ) -> Result<(), BrokerError> {
-        let failed = |reason| BrokerError::Failed { place: endpoint.place.clone(), reason };
-        let topology = &plan.intake.topology;
-        let mut asker = Asker::new(connection, endpoint.clone(), self.confirm_timeout);
-        let missing = asker.missing(topology, &topology.spots()).await?;
-        if !missing.is_empty() {
-            info!(?missing, "not in the broker");
-            // First written, then declared: once it exists again nobody can see that it was lost.
-            match timeout(WATCH_LIMIT, plan.watch.found_missing(missing)).await {
-                Ok(written) => {
-                    written.map_err(|reason| failed(format!("what is missing could not be written: {reason}")))?
-                }
-                Err(_) => return Err(failed("what is missing could not be written in time".into())),
-            }
-        }
-        asker.declare(topology).await?;
-        consumer::start(connection, &plan.intake, life, self.confirm_timeout)
-            .await
-            .map_err(|reason| BrokerError::Unreachable { place: endpoint.place.clone(), reason })
-    }
+async fn start_consuming(
+    plan: &Plan,
+    connection: &Connection,
+    endpoint: &Arc<Endpoint>,
+    limit: Duration,
+    life: &Arc<Life>,
+) -> Result<Vec<Channel>, BrokerError> {
+    plan.keeper.complete(connection, endpoint, limit).await?;
+    consumer::start(connection, &plan.intake, life, limit)
+        .await
+        .map_err(|reason| BrokerError::Unreachable { place: endpoint.place.clone(), reason })
 }
 
 /// Whether no later try can mend it.

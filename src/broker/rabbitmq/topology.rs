@@ -63,11 +63,13 @@ impl<'c> Asker<'c> {
         }
     }
 
+    /// A failure that is not the broker's.
+    pub(super) fn failed(&self, reason: String) -> BrokerError {
+        BrokerError::Failed { place: self.endpoint.place.clone(), reason }
+    }
+
     fn name(&self, name: &str) -> Result<ShortString, BrokerError> {
-        wire::short("name", name).map_err(|reason| BrokerError::Failed {
-            place: self.endpoint.place.clone(),
-            reason: format!("{name:?}: {reason}"),
-        })
+        wire::short("name", name).map_err(|reason| self.failed(format!("{name:?}: {reason}")))
     }
 
     /// What is in queue `name`, or `None` when there is no such queue.
@@ -121,10 +123,7 @@ impl<'c> Asker<'c> {
 
     /// Turns a "not found" where it makes no sense into an error: a queue that has no leader answers so.
     fn expect_found<T>(&self, answer: Option<T>, name: &str) -> Result<T, BrokerError> {
-        answer.ok_or_else(|| BrokerError::Failed {
-            place: self.endpoint.place.clone(),
-            reason: format!("{name:?} is not available"),
-        })
+        answer.ok_or_else(|| self.failed(format!("{name:?} is not available")))
     }
 
     /// Which of these spots are not there.
@@ -138,11 +137,51 @@ impl<'c> Asker<'c> {
         Ok(missing)
     }
 
+    /// The queues of `topology` that are not there.
+    pub(super) async fn absent<'t>(&mut self, topology: &'t Topology) -> Result<Vec<&'t QueueSpec>, BrokerError> {
+        let mut absent = Vec::new();
+        for spec in &topology.queues {
+            if self.queue(&spec.name).await?.is_none() {
+                absent.push(spec);
+            }
+        }
+        Ok(absent)
+    }
+
+    /// Checks the arguments of what is there, and returns what is not. AMQP can only check by declaring, so each is asked for
+    /// once more right before: what was lost a moment ago must not come back unseen.
+    pub(super) async fn check<'t>(&mut self, topology: &'t Topology) -> Result<Vec<&'t QueueSpec>, BrokerError> {
+        let mut absent = Vec::new();
+        for spec in &topology.queues {
+            if self.queue(&spec.name).await?.is_none() {
+                absent.push(spec);
+            } else {
+                self.declare_queue(spec).await?;
+            }
+        }
+        Ok(absent)
+    }
+
+    /// Declares these queues.
+    pub(super) async fn declare_queues(&mut self, specs: &[&QueueSpec]) -> Result<(), BrokerError> {
+        for spec in specs {
+            self.declare_queue(spec).await?;
+        }
+        Ok(())
+    }
+
     /// Declares everything, in the topology's order.
     pub(super) async fn declare(&mut self, topology: &Topology) -> Result<(), BrokerError> {
         for spec in &topology.queues {
             self.declare_queue(spec).await?;
         }
+        self.declare_routes(topology).await?;
+        debug!(queues = topology.queues.len(), bindings = topology.bindings.len(), "topology declared");
+        Ok(())
+    }
+
+    /// Declares exchanges and bindings; their queues must be there.
+    pub(super) async fn declare_routes(&mut self, topology: &Topology) -> Result<(), BrokerError> {
         for spec in &topology.exchanges {
             self.declare_exchange(spec).await?;
         }
@@ -156,7 +195,6 @@ impl<'c> Asker<'c> {
                 .await?;
             self.expect_found(bound, &binding.queue)?;
         }
-        debug!(queues = topology.queues.len(), bindings = topology.bindings.len(), "topology declared");
         Ok(())
     }
 

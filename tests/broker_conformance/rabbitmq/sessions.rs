@@ -93,6 +93,33 @@ async fn deleted_queues_are_told_missing_while_they_still_are_and_then_declared(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_rung_is_told_and_declared_again_while_the_session_goes_on() {
+    with_vhost(async |vhost| {
+        let broker = client(&vhost.url());
+        let topology = topology(&[60_000]);
+        let (mut deliveries, watch) = consume(&broker, &topology, 10).await;
+        crate::suite::publish(&broker, vec![wake("default", Lane::Tasks, "held")]).await;
+        let held = next(&mut deliveries).await;
+        vhost.delete_queue("redeliver.default.delay.60000").await;
+        vhost.delete_queue("redeliver.default.dead").await;
+        let results = soon("publishing", broker.publish(vec![crate::suite::dead("default", "a")])).await;
+        assert_eq!(results, [Published::Returned]);
+        until("the copy is taken", async || {
+            broker.publish(vec![crate::suite::dead("default", "a")]).await == [Published::Confirmed]
+        })
+        .await;
+        let rung = Spot::Rung { queue: "default".into(), delay_ms: 60_000 };
+        assert_eq!(watch.told()[1..], [vec![rung]]);
+        let dead = watch.told_dead();
+        assert_eq!(dead, [vec!["default".to_owned(), "shipping".to_owned()], vec!["default".to_owned()]]);
+        assert!(held.token.usable(), "nothing that runs was disturbed");
+        assert!(held.token.ack().await);
+        broker.close().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_cancelled_by_the_broker_starts_a_new_session() {
     with_vhost(async |vhost| {
         let broker = client(&vhost.url());
