@@ -61,7 +61,9 @@ async fn a_third_party_that_refuses_everything_is_asked_four_times_per_task_and_
         assert_four_attempts_each_and_none_early(&rig, &party, n).await;
         rig.until_ready(Duration::from_secs(20), DEAD_QUEUE, u32::try_from(n).expect("small")).await;
         assert!(took < Duration::from_secs(waits.unsigned_abs() + 5), "{took:?}");
-        assert!(worker.peak_mib() < 60, "{} MiB", worker.peak_mib());
+        // A debug build's code alone is larger by that much.
+        let most = if cfg!(debug_assertions) { 90 } else { 60 };
+        assert!(worker.peak_mib() < most, "{} MiB", worker.peak_mib());
 
         party.heal();
         let replay = rig.json(&["dlq", "replay", "--all", "--yes", "--reason", "the third party is back"]).await;
