@@ -149,6 +149,8 @@ pub struct Delivery {
     pub arrives_at: Option<Millis>,
     /// Delivered before, perhaps.
     pub redelivered: bool,
+    /// How often the broker got it back without an ack. At the delivery limit it goes to `.rejected`.
+    pub returns: i64,
     /// How to answer.
     pub token: Token,
 }

@@ -30,6 +30,10 @@ const AGE_CHECK: Duration = Duration::from_secs(15);
 /// Unstarted deliveries are committed and acked before they are as old as [`LONGEST_HOLD`].
 const OLD: Duration = Duration::from_secs(540);
 
+/// A submission that came back so often is written down before it waits again: a quarter of the broker's delivery limit, beyond
+/// which it would be dead without ever having had a place.
+const TIRED: i64 = 5;
+
 /// A delivery that waits for a place.
 struct Waiting {
     delivery: Delivery,
@@ -106,7 +110,7 @@ async fn take_in(
     loop {
         // What came in since the last batch, so that a batch is as large as there are places.
         while let Ok(delivery) = door.try_recv() {
-            waiting.push_back(Waiting { delivery, since: Instant::now() });
+            line_up(&shared, &tracker, &mut waiting, delivery);
         }
         tokio::select! {
             biased;
@@ -119,7 +123,7 @@ async fn take_in(
                 }
             }
             delivery = door.recv() => match delivery {
-                Some(delivery) => waiting.push_back(Waiting { delivery, since: Instant::now() }),
+                Some(delivery) => line_up(&shared, &tracker, &mut waiting, delivery),
                 None => break,
             },
             _ = age_check.tick() => put_down_old(&shared, &tracker, &mut waiting),
@@ -133,6 +137,17 @@ async fn take_in(
     for Waiting { delivery, .. } in waiting {
         delivery.token.nack().await;
     }
+}
+
+/// To the end of the line, unless it has stood there too often: workers that are killed or restarted again and again give back what
+/// they have not started, and each time counts towards the broker's delivery limit. Only a submission has no row to be safe in.
+fn line_up(shared: &Arc<Shared>, tracker: &TaskTracker, waiting: &mut VecDeque<Waiting>, delivery: Delivery) {
+    if delivery.returns >= TIRED && delivery.source == Source::Tasks && matches!(parse(&delivery), Parsed::Submission) {
+        // One batch each: if reading it is what ends the process, it takes no other with it.
+        tracker.spawn(start(Arc::clone(shared), tracker.clone(), vec![(delivery, None)]));
+        return;
+    }
+    waiting.push_back(Waiting { delivery, since: Instant::now() });
 }
 
 async fn first_places(shared: &Shared, queue_slots: Option<&Arc<Semaphore>>) -> Option<Places> {

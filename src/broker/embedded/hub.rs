@@ -270,6 +270,7 @@ impl Core {
                     routing_key: message.routing_key.clone(),
                     arrives_at: message.arrives_at,
                     redelivered: message.returns > 0,
+                    returns: message.returns,
                     token: Token::new(answer),
                 });
                 let client = consumer.client;

@@ -93,6 +93,7 @@ pub(super) fn delivery(queue: &str, source: Source, incoming: lapin::message::De
     let properties = &incoming.properties;
     let headers = properties.headers().as_ref();
     let arrives_at = headers.and_then(|headers| headers.inner().get(ARRIVES_AT_HEADER)).and_then(integer);
+    let returns = headers.and_then(|headers| headers.inner().get("x-delivery-count")).and_then(integer).unwrap_or(0);
     let routing_key = headers.and_then(first_routing_key).unwrap_or_else(|| incoming.routing_key.as_str().to_owned());
     Delivery {
         queue: queue.to_owned(),
@@ -102,6 +103,7 @@ pub(super) fn delivery(queue: &str, source: Source, incoming: lapin::message::De
         routing_key,
         arrives_at,
         redelivered: incoming.redelivered,
+        returns,
         body: incoming.data.into(),
         token,
     }
