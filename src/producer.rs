@@ -177,7 +177,7 @@ impl Producer {
                 let id = id_of(envelope).to_owned();
                 match answer {
                     Answer::Publish(wake) => {
-                        wake_ups.push(wake_up(&wake));
+                        wake_ups.push(wake);
                         Ok(Accepted { id, already: None })
                     }
                     Answer::Duplicate { id, status } => Ok(Accepted { id, already: Some(status) }),
@@ -190,10 +190,16 @@ impl Producer {
                 }
             })
             .collect();
-        // Accepted is committed; a wake-up that does not arrive is the alarm's business.
-        let lost = self.broker.publish(wake_ups).await.iter().filter(|fate| **fate != Published::Confirmed).count();
-        if lost > 0 {
-            tracing::debug!(lost, "wake-ups not taken by the embedded broker; their alarms stand");
+        // Accepted is committed; a wake-up that nobody here takes (the worker is another process) leaves the row to be fed.
+        let fates = self.broker.publish(wake_ups.iter().map(wake_up).collect()).await;
+        let refused = wake_ups.into_iter().zip(fates).filter(|(_, fate)| *fate != Published::Confirmed);
+        let commands: Vec<Command> = refused
+            .map(|(wake, _)| Command::PublishFailed { id: wake.id, stamp: wake.stamp, sent_at: wake.route.sent_at })
+            .collect();
+        if !commands.is_empty()
+            && let Err(error) = rows.store.apply(Urgency::Normal, commands).await
+        {
+            tracing::debug!(%error, "the rows are found late instead of at once");
         }
         results
     }

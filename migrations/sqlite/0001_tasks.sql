@@ -59,6 +59,8 @@ CREATE TABLE tasks (
     failure_message TEXT,
     failure_fingerprint TEXT,
     ended_at INTEGER,
+    -- What the last person who acted on it said.
+    note TEXT,
 
     -- What was asked for. Never changes.
     priority INTEGER NOT NULL DEFAULT 0 CONSTRAINT priority_is_0_to_9 CHECK (priority BETWEEN 0 AND 9),

@@ -149,7 +149,11 @@ async fn discard(context: &Context, store: &dyn Store, choice: &Choice, consent:
     for chunk in chosen.chunks(replay::BATCH) {
         let commands = chunk
             .iter()
-            .map(|letter| Command::Discard { id: letter.id.clone(), generation: letter.generation })
+            .map(|letter| Command::Discard {
+                id: letter.id.clone(),
+                generation: letter.generation,
+                note: Some(reason.to_owned()),
+            })
             .collect();
         for answer in context.bound("the store", store.apply(Urgency::Normal, commands)).await?? {
             match answer {

@@ -230,7 +230,7 @@ pub async fn replay(
     consent.ask(&format!("Replay {} dead letters?", letters.len()))?;
     let waker = Waker::connect(context, store.clone()).await?;
     tracing::info!(tasks = letters.len(), reason = consent.reason.as_deref().unwrap_or(""), "replaying");
-    let exit = paced(context, &*store, &waker, &letters, rate, &mut tally).await;
+    let exit = paced(context, &*store, &waker, &letters, rate, consent.reason.as_deref(), &mut tally).await;
     waker.close().await;
     match exit {
         Ok(true) => tally.print(context, false),
@@ -252,6 +252,7 @@ async fn paced(
     waker: &Waker,
     letters: &[Letter],
     rate: Option<Rate>,
+    note: Option<&str>,
     tally: &mut Tally,
 ) -> anyhow::Result<bool> {
     let batch = rate.map_or(BATCH, batch_of);
@@ -270,7 +271,11 @@ async fn paced(
         }
         let commands = chunk
             .iter()
-            .map(|letter| Command::Replay { id: letter.id.clone(), generation: letter.generation })
+            .map(|letter| Command::Replay {
+                id: letter.id.clone(),
+                generation: letter.generation,
+                note: note.map(str::to_owned),
+            })
             .collect();
         let mut wake_ups = Vec::new();
         for answer in context.bound("the store", store.apply(Urgency::Normal, commands)).await?? {

@@ -180,7 +180,7 @@ async fn cancel(context: &Context, store: &dyn Store, ids: &[String], consent: &
     }
     consent.ask(&format!("Cancel {} tasks for good?", ids.len()))?;
     tracing::info!(tasks = ids.len(), reason = consent.reason.as_deref().unwrap_or(""), "cancelling");
-    let commands = ids.iter().map(|id| Command::Cancel { id: id.clone() }).collect();
+    let commands = ids.iter().map(|id| Command::Cancel { id: id.clone(), note: consent.reason.clone() }).collect();
     let answers = store.apply(Urgency::Normal, commands).await?;
     let mut fates = Fates::default();
     for (id, answer) in ids.iter().zip(answers) {

@@ -91,6 +91,7 @@ fn task_lines(task: &Task, attempts: &[Attempt], result: Option<&TaskResult>) ->
     add("held_by", state.held_by.clone());
     add("worker", state.worker.clone());
     add("ended_at", state.ended_at.map(time));
+    add("note", state.note.clone());
     add("degraded", state.degraded.clone());
     add("dlq_copy", Some(state.dlq_copy.as_str().to_owned()).filter(|_| state.dead_reason.is_some()));
     add("conflicts_with", spec.conflicts_with.clone());
@@ -137,6 +138,7 @@ pub fn task_json(task: &Task) -> Map<String, Value> {
         "created_at": time(spec.created_at),
         "started_at": time_or_null(state.started_at),
         "ended_at": time_or_null(state.ended_at),
+        "note": state.note,
         "wake_at": time_or_null(state.wake_at),
         "deadline": time_or_null(state.deadline),
         "worker": state.worker,

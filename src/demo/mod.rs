@@ -209,7 +209,8 @@ fn config(options: &Options) -> Config {
         ..Policy::built_in()
     };
     let mut config = Config { policies: Policies::new(vec![policy]), ..Config::default() };
-    config.broker.namespace = "redeliver-demo".into();
+    // Its own on every run: two demos on one broker must not share queues.
+    config.broker.namespace = format!("redeliver-demo-{}", std::process::id());
     config
 }
 

@@ -118,7 +118,7 @@ impl std::fmt::Debug for Route {
 }
 
 /// The `http` table of a `[[route]]`, validated.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HttpRoute {
     /// Where to call.
     pub url: reqwest::Url,
@@ -138,6 +138,18 @@ pub struct HttpRoute {
     pub expect: Vec<String>,
     /// Values filled in for fields that a response lacks: JSON pointer and value.
     pub defaults: Vec<(String, serde_json::Value)>,
+}
+
+impl std::fmt::Debug for HttpRoute {
+    /// Without header values, proxy and URL: each may hold a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let headers: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("HttpRoute")
+            .field("method", &self.method)
+            .field("host", &self.url.host_str())
+            .field("headers", &headers)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The `command` table of a `[[route]]`, validated.

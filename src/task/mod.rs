@@ -346,6 +346,8 @@ pub struct State {
     pub failure: Option<Failure>,
     /// When it reached a final or dead status.
     pub ended_at: Option<Millis>,
+    /// What the last person who acted on it gave as the reason.
+    pub note: Option<String>,
 }
 
 /// One unit of work.

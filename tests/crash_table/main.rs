@@ -294,7 +294,7 @@ async fn a_replay_whose_wake_up_was_never_published_runs_by_its_alarm_and_its_co
         let stage = stage(&vhost, 9).await;
         let task = wait_for_end(stage.store.as_ref(), "t1").await;
         wait_for_mirror(stage.store.as_ref(), stage.broker.as_ref()).await;
-        let replay = Command::Replay { id: "t1".into(), generation: task.stamp().generation };
+        let replay = Command::Replay { id: "t1".into(), generation: task.stamp().generation, note: None };
         let _ = stage.store.apply(Urgency::Normal, vec![replay]).await.expect("committed");
         let again = async {
             loop {
@@ -320,7 +320,7 @@ async fn a_discard_leaves_no_copy_in_the_dlq() {
         let stage = stage(&vhost, 9).await;
         let task = wait_for_end(stage.store.as_ref(), "t1").await;
         wait_for_mirror(stage.store.as_ref(), stage.broker.as_ref()).await;
-        let discard = Command::Discard { id: "t1".into(), generation: task.stamp().generation };
+        let discard = Command::Discard { id: "t1".into(), generation: task.stamp().generation, note: None };
         let _ = stage.store.apply(Urgency::Normal, vec![discard]).await.expect("committed");
         wait_for_mirror(stage.store.as_ref(), stage.broker.as_ref()).await;
         assert_eq!(stage.store.dead_copies("default").await.expect("the store"), (0, 0));

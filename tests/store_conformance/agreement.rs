@@ -88,9 +88,9 @@ fn command(wish: &Wish, task: Option<&Task>, now: i64) -> Command {
             Command::PublishFailed { id, stamp, sent_at: sent_at + off(b) }
         }
         28 => Command::RunNow { id },
-        29 => Command::Cancel { id },
-        30 => Command::Replay { id, generation },
-        31 => Command::Discard { id, generation },
+        29 => Command::Cancel { id, note: None },
+        30 => Command::Replay { id, generation, note: None },
+        31 => Command::Discard { id, generation, note: None },
         32 => Command::CopyConfirmed { id, generation },
         33 => Command::CopyMissing { id, generation },
         34 => Command::SendCopy { id, generation },
@@ -106,7 +106,7 @@ fn command(wish: &Wish, task: Option<&Task>, now: i64) -> Command {
         37 => Command::DirtyDlq { queue },
         38 => Command::BeginPass { queue, hold_ms: 30_000, every_ms: 60_000, force: b % 4 == 0 },
         _ => match b % 2 {
-            0 => Command::EndPass { queue, pass: 1 + i64::from(a % 2), dirty: i64::from(a % 4) },
+            0 => Command::EndPass { queue, pass: 1 + i64::from(a % 2), dirty: i64::from(a % 4), strangers: i64::from(a % 3) },
             _ => Command::Poison { id, message: "y".into() },
         },
     }

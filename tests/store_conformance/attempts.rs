@@ -76,7 +76,7 @@ conformance! {
 
     async fn the_history_outlives_a_replay(f) {
         f.dead("a").await;
-        let Answer::Publish(_) = f.one(Command::Replay { id: "a".into(), generation: 0 }).await else { panic!() };
+        let Answer::Publish(_) = f.one(Command::Replay { id: "a".into(), generation: 0, note: None }).await else { panic!() };
         let stamp = f.task("a").await.state.stamp;
         let Answer::Run(_) = f.one(claim("a", stamp)).await else { panic!() };
         let Answer::Settled(_) = f.one(settle("a", 2, Decision::Succeed)).await else { panic!() };

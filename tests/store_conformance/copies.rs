@@ -26,7 +26,7 @@ fn begin(force: bool) -> Command {
 }
 
 fn end(pass: i64, dirty: i64) -> Command {
-    Command::EndPass { queue: "default".into(), pass, dirty }
+    Command::EndPass { queue: "default".into(), pass, dirty, strangers: 2 }
 }
 
 async fn ledger(f: &Fixture) -> DlqLedger {
@@ -51,7 +51,7 @@ conformance! {
         assert_eq!(ledger(&f).await.dirty, 1, "a double");
         assert_eq!(f.one(confirmed("a", 1)).await, Answer::Stale { stamp: Stamp::FIRST });
         assert_eq!(ledger(&f).await.dirty, 2);
-        let Answer::Publish(_) = f.one(Command::Replay { id: "a".into(), generation: 0 }).await else { panic!() };
+        let Answer::Publish(_) = f.one(Command::Replay { id: "a".into(), generation: 0, note: None }).await else { panic!() };
         assert_eq!(f.one(confirmed("a", 0)).await, Answer::NotNow { status: Status::Pending });
         assert_eq!(ledger(&f).await.dirty, 4, "the replay and the late confirm");
         assert!(f.task("a").await.state.wake_at.is_some(), "a late confirm erases no alarm");
@@ -118,7 +118,7 @@ conformance! {
         assert_eq!(answers[0], Answer::PassBegun { pass: 1, dirty: 1, began: f.now() });
         assert_eq!(answers[1], Answer::PassRefused, "one at a time");
         assert_eq!(f.one(end(1, 1)).await, Answer::Done);
-        let expected = DlqLedger { dirty: 1, cleaned: 1, pass: 1, pass_until: 0, pass_began: f.now() };
+        let expected = DlqLedger { dirty: 1, cleaned: 1, pass: 1, pass_until: 0, pass_began: f.now(), strangers: 2 };
         assert_eq!(ledger(&f).await, expected);
         f.clock.advance(60_000);
         assert_eq!(f.one(begin(false)).await, Answer::PassRefused, "clean");

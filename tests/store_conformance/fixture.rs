@@ -94,7 +94,7 @@ pub fn refusal(id: &str) -> Refusal {
 }
 
 pub fn claimant() -> Claimant {
-    Claimant { worker: "worker 1".into() }
+    Claimant { worker: "worker 1".into(), serves: None }
 }
 
 /// A submission of `id` that a worker would run at once.
@@ -108,6 +108,7 @@ pub fn new_task(id: &str) -> NewTask {
         refusal: refusal(id),
         claimant: Some(claimant()),
         publish: false,
+        rejected: false,
     }
 }
 
@@ -116,7 +117,7 @@ pub fn submit(new: NewTask) -> Command {
 }
 
 pub fn claim(id: &str, stamp: Stamp) -> Command {
-    Command::Claim { id: id.into(), stamp, claimant: claimant() }
+    Command::Claim { id: id.into(), stamp, claimant: Some(claimant()) }
 }
 
 pub fn settlement(decision: Decision) -> Box<Settlement> {

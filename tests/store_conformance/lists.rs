@@ -52,10 +52,10 @@ async fn town(f: &Fixture) {
                 1,
                 die(DeadReason::PermanentError, fails("platform_code", Some("E9"), Some(200), "code", "p3")),
             ),
-            Command::Discard { id: "thrown".into(), generation: 0 },
+            Command::Discard { id: "thrown".into(), generation: 0, note: None },
             settle("retrying", 1, retry_after(1_000, false)),
             settle("stopped", 1, retry_after(1_000, false)),
-            Command::Cancel { id: "stopped".into() },
+            Command::Cancel { id: "stopped".into(), note: None },
         ])
         .await;
     assert!(answers.iter().all(|answer| matches!(answer, Answer::Settled(_) | Answer::Done)), "{answers:?}");
@@ -154,7 +154,7 @@ conformance! {
             panic!()
         };
         assert_eq!(found(&f, with(Comparison::Equal, 2)).await, ["a"]);
-        let Answer::Publish(_) = f.one(Command::Replay { id: "a".into(), generation: 0 }).await else { panic!() };
+        let Answer::Publish(_) = f.one(Command::Replay { id: "a".into(), generation: 0, note: None }).await else { panic!() };
         assert_eq!(found(&f, with(Comparison::Equal, 0)).await, ["a"]);
     }
 

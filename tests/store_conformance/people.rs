@@ -5,11 +5,11 @@ use redeliver::task::{Answer, Command, DeadReason, Decision, DlqCopy, Lane, NewT
 use crate::fixture::{RETRY_1, claim, die, new_task, refusal, result, settle, settlement, submit};
 
 fn replay(id: &str, generation: i64) -> Command {
-    Command::Replay { id: id.into(), generation }
+    Command::Replay { id: id.into(), generation, note: None }
 }
 
 fn discard(id: &str, generation: i64) -> Command {
-    Command::Discard { id: id.into(), generation }
+    Command::Discard { id: id.into(), generation, note: None }
 }
 
 conformance! {
@@ -26,16 +26,16 @@ conformance! {
 
     async fn a_waiting_task_can_be_cancelled(f) {
         f.retrying("a", 900_000).await;
-        assert_eq!(f.one(Command::Cancel { id: "a".into() }).await, Answer::Done);
+        assert_eq!(f.one(Command::Cancel { id: "a".into(), note: None }).await, Answer::Done);
         let state = f.task("a").await.state;
         assert_eq!((state.status, state.wake_at, state.ended_at), (Status::Cancelled, None, Some(f.now())));
-        assert_eq!(f.one(Command::Cancel { id: "a".into() }).await, Answer::NotNow { status: Status::Cancelled });
+        assert_eq!(f.one(Command::Cancel { id: "a".into(), note: None }).await, Answer::NotNow { status: Status::Cancelled });
         assert_eq!(f.one(claim("a", RETRY_1)).await, Answer::NotNow { status: Status::Cancelled });
     }
 
     async fn a_running_task_cannot_be_cancelled(f) {
         f.running("a").await;
-        assert_eq!(f.one(Command::Cancel { id: "a".into() }).await, Answer::NotNow { status: Status::Running });
+        assert_eq!(f.one(Command::Cancel { id: "a".into(), note: None }).await, Answer::NotNow { status: Status::Running });
     }
 
     async fn a_replayed_task_starts_a_new_generation(f) {

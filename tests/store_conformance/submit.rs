@@ -240,7 +240,7 @@ conformance! {
         f.running("c").await;
         let batch = vec![
             submit(new_task("b")),
-            Command::Cancel { id: "nobody".into() },
+            Command::Cancel { id: "nobody".into(), note: None },
             submit(new_task("a")),
             Command::Heartbeat { id: "c".into(), fence: 1 },
             submit(new_task("c")),

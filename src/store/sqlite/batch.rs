@@ -136,7 +136,7 @@ impl<'c> Needs<'c> {
             | Command::Intercept { id, .. }
             | Command::PublishFailed { id, .. }
             | Command::RunNow { id }
-            | Command::Cancel { id }
+            | Command::Cancel { id, .. }
             | Command::CopyMissing { id, .. }
             | Command::SendCopy { id, .. }
             | Command::Poison { id, .. } => {

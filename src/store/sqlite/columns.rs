@@ -17,7 +17,8 @@ macro_rules! state {
     () => {
         "status, dead_reason, degraded, generation, retry_count, due_at, wake_at, deadline, queue, fence, worker, \
          started_at, releases, wakes, sent_lane, sent_rung_ms, sent_at, arrives_at, held_by, dlq_copy, dlq_at, delay_ms, \
-         delay_reason, failure_class, failure_code, failure_http_status, failure_message, failure_fingerprint, ended_at"
+         delay_reason, failure_class, failure_code, failure_http_status, failure_message, failure_fingerprint, ended_at, \
+         note"
     };
 }
 
@@ -104,7 +105,8 @@ impl Binds {
             .add(failure.and_then(|failure| failure.http_status).map(i64::from))
             .optional_text(failure.map(|failure| failure.message.as_str()))
             .optional_text(failure.map(|failure| failure.fingerprint.as_str()))
-            .add(state.ended_at);
+            .add(state.ended_at)
+            .optional_text(state.note.as_deref());
     }
 
     /// The columns of [`spec!`].
@@ -237,6 +239,7 @@ impl<'r> Columns<'r> {
             delay_reason: self.next()?,
             failure: self.failure(false)?,
             ended_at: self.next()?,
+            note: self.next()?,
         })
     }
 
