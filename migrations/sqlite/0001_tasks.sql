@@ -6,7 +6,8 @@
 --
 -- The order of the columns is deliberate. What transitions change comes first and what was asked for, which may be
 -- large, last, so that reading a state never walks the overflow pages of a payload. Every index but the first two is
--- partial: a task that succeeds at its first attempt touches only id, idempotency key and lease.
+-- partial: a task that succeeds at its first attempt touches only id, idempotency key and lease. The checks avoid IN with
+-- more than two words: SQLite would build a table of the words each time, which made them cost as much as the write.
 
 CREATE TABLE tasks (
     -- The order of arrival; lists page over it.
@@ -15,18 +16,22 @@ CREATE TABLE tasks (
         CONSTRAINT id_has_1_to_200_bytes CHECK (length(CAST(id AS BLOB)) BETWEEN 1 AND 200 AND instr(id, char(0)) = 0),
     -- An AMQP topic: words without white space, control characters or wildcards, separated by single dots.
     type TEXT NOT NULL
-        CONSTRAINT type_is_a_topic CHECK (length(CAST(type AS BLOB)) BETWEEN 1 AND 255 AND instr(type, char(0)) = 0
-            AND '.' || type || '.' NOT GLOB '*..*'
-            AND type NOT GLOB '*[*#' || char(1) || '-' || char(32) || char(127) || '-' || char(160) || char(5760)
-                || char(8192) || '-' || char(8202) || char(8232) || char(8233) || char(8239) || char(8287)
-                || char(12288) || ']*'),
+        CONSTRAINT type_is_a_topic CHECK (length(CAST(type AS BLOB)) BETWEEN 1 AND 255
+            AND instr(type, char(0)) = 0 AND '.' || type || '.' NOT GLOB '*..*'
+            -- Ordinary types need no look at the rest.
+            AND (type NOT GLOB '*[^a-zA-Z0-9._-]*'
+                OR type NOT GLOB '*[*#' || char(1) || '-' || char(32) || char(127) || '-' || char(160) || char(5760)
+                    || char(8192) || '-' || char(8202) || char(8232) || char(8233) || char(8239) || char(8287)
+                    || char(12288) || ']*')),
 
     -- Where it stands.
     status TEXT NOT NULL DEFAULT 'pending'
-        CHECK (status IN ('pending', 'running', 'retry_waiting', 'succeeded', 'dead', 'discarded', 'cancelled')),
+        CONSTRAINT status_is_known CHECK (CASE status WHEN 'running' THEN 1 WHEN 'succeeded' THEN 1 WHEN 'pending' THEN 1
+            WHEN 'retry_waiting' THEN 1 WHEN 'dead' THEN 1 WHEN 'discarded' THEN 1 WHEN 'cancelled' THEN 1 ELSE 0 END),
     dead_reason TEXT
-        CHECK (dead_reason IN ('retries_exhausted', 'permanent_error', 'circuit_open', 'deadline_exceeded', 'malformed',
-            'duplicate_conflict', 'poison')),
+        CONSTRAINT dead_reason_is_known CHECK (dead_reason IS NULL OR CASE dead_reason WHEN 'retries_exhausted' THEN 1
+            WHEN 'permanent_error' THEN 1 WHEN 'circuit_open' THEN 1 WHEN 'deadline_exceeded' THEN 1
+            WHEN 'malformed' THEN 1 WHEN 'duplicate_conflict' THEN 1 WHEN 'poison' THEN 1 ELSE 0 END),
     degraded TEXT,
     generation INTEGER NOT NULL DEFAULT 0 CHECK (generation >= 0),
     retry_count INTEGER NOT NULL DEFAULT 0 CHECK (retry_count >= 0),
@@ -43,19 +48,20 @@ CREATE TABLE tasks (
     releases INTEGER NOT NULL DEFAULT 0,
     wakes INTEGER NOT NULL DEFAULT 0,
     -- The outstanding wake-up: all four or none.
-    sent_lane TEXT CHECK (sent_lane IN ('tasks', 'retries')),
+    sent_lane TEXT CONSTRAINT sent_lane_is_known CHECK (sent_lane IS NULL OR sent_lane = 'tasks' OR sent_lane = 'retries'),
     sent_rung_ms INTEGER,
     sent_at INTEGER,
     arrives_at INTEGER,
     held_by TEXT,
-    dlq_copy TEXT NOT NULL DEFAULT 'none' CHECK (dlq_copy IN ('none', 'wanted', 'present')),
+    dlq_copy TEXT NOT NULL DEFAULT 'none'
+        CONSTRAINT dlq_copy_is_known CHECK (dlq_copy = 'none' OR dlq_copy = 'wanted' OR dlq_copy = 'present'),
     dlq_at INTEGER,
     delay_ms INTEGER,
     delay_reason TEXT,
     -- The last failure; its stack is in the attempt.
     failure_class TEXT,
     failure_code TEXT,
-    failure_http_status INTEGER CHECK (failure_http_status BETWEEN 0 AND 65535),
+    failure_http_status INTEGER CHECK (failure_http_status IS NULL OR failure_http_status BETWEEN 0 AND 65535),
     failure_message TEXT,
     failure_fingerprint TEXT,
     ended_at INTEGER,
@@ -73,7 +79,7 @@ CREATE TABLE tasks (
     created_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
     conflicts_with TEXT,
     labels TEXT NOT NULL DEFAULT '{}'
-        CONSTRAINT labels_are_a_json_object CHECK (CASE WHEN json_valid(labels) THEN json_type(labels) = 'object' ELSE 0 END),
+        CONSTRAINT labels_are_a_json_object CHECK (CASE WHEN labels = '{}' THEN 1 WHEN json_valid(labels) THEN json_type(labels) = 'object' ELSE 0 END),
     payload TEXT NOT NULL DEFAULT 'null' CONSTRAINT payload_is_json CHECK (json_valid(payload)),
     -- What arrived, for rows that were refused: all of length, bytes and key, or none.
     raw_length INTEGER,
@@ -83,12 +89,12 @@ CREATE TABLE tasks (
 
     CONSTRAINT dead_has_a_reason CHECK ((status = 'dead') = (dead_reason IS NOT NULL)),
     CONSTRAINT unfinished_has_an_alarm
-        CHECK (status NOT IN ('pending', 'running', 'retry_waiting') OR wake_at IS NOT NULL),
-    CONSTRAINT held_is_waiting CHECK (held_by IS NULL OR status IN ('pending', 'retry_waiting')),
+        CHECK (wake_at IS NOT NULL OR status = 'succeeded' OR status = 'dead' OR status = 'discarded' OR status = 'cancelled'),
+    CONSTRAINT held_is_waiting CHECK (held_by IS NULL OR status = 'pending' OR status = 'retry_waiting'),
     CONSTRAINT copy_is_of_a_dead_task CHECK (dlq_copy = 'none' OR status = 'dead'),
     CONSTRAINT wanted_copy_has_a_time CHECK (dlq_copy <> 'wanted' OR dlq_at IS NOT NULL),
-    CONSTRAINT outstanding_is_whole CHECK ((sent_lane IS NULL) = (sent_at IS NULL) AND (sent_lane IS NULL) = (arrives_at IS NULL)
-        AND (sent_lane IS NULL) = (sent_rung_ms IS NULL)),
+    CONSTRAINT outstanding_is_whole CHECK (sent_lane IS NULL AND sent_at IS NULL
+        OR sent_lane IS NOT NULL AND sent_at IS NOT NULL AND arrives_at IS NOT NULL AND sent_rung_ms IS NOT NULL),
     CONSTRAINT failure_is_whole CHECK ((failure_class IS NULL) = (failure_message IS NULL)),
     CONSTRAINT raw_is_whole CHECK ((raw_length IS NULL) = (raw_bytes IS NULL) AND (raw_length IS NULL) = (raw_routing_key IS NULL))
 ) STRICT;
@@ -132,7 +138,7 @@ CREATE TABLE attempts (
     fence INTEGER NOT NULL,
     number INTEGER NOT NULL,
     generation INTEGER NOT NULL,
-    outcome TEXT NOT NULL CHECK (outcome IN ('succeeded', 'retried', 'died', 'released')),
+    outcome TEXT NOT NULL CHECK (outcome = 'succeeded' OR outcome = 'retried' OR outcome = 'died' OR outcome = 'released'),
     class TEXT,
     code TEXT,
     http_status INTEGER,
@@ -171,7 +177,7 @@ CREATE TABLE results (
     media_type TEXT NOT NULL,
     truncated INTEGER NOT NULL CHECK (truncated IN (0, 1)),
     body BLOB NOT NULL
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE lanes (
     queue TEXT NOT NULL,
@@ -186,7 +192,7 @@ CREATE TABLE lanes (
 -- Lanes and rungs that were found missing in the broker, and when; a lane has the delay 0.
 CREATE TABLE missing (
     queue TEXT NOT NULL,
-    spot TEXT NOT NULL CHECK (spot IN ('tasks', 'retries', 'rung')),
+    spot TEXT NOT NULL CHECK (spot = 'tasks' OR spot = 'retries' OR spot = 'rung'),
     delay_ms INTEGER NOT NULL,
     at INTEGER NOT NULL,
     PRIMARY KEY (queue, spot, delay_ms)

@@ -40,7 +40,7 @@ fn command(wish: &Wish, task: Option<&Task>, now: i64) -> Command {
     let id = format!("t{id}");
     let queue = QUEUES[usize::from(a) % 2].to_owned();
     // Mostly what is there, sometimes something else.
-    let off = |n: u8| i64::from(n % 5 == 0);
+    let off = |n: u8| i64::from(n.is_multiple_of(5));
     let stamp = task.map_or(Stamp::FIRST, Task::stamp);
     let stamp = Stamp { retry_count: stamp.retry_count + off(a), ..stamp };
     let generation = stamp.generation + off(b);
@@ -153,10 +153,17 @@ async fn agree(steps: Vec<Step>) {
     let memory = MemoryStore::new(clock.clone(), Settings::default());
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { clock: clock.clone(), ..SqliteOptions::default() };
-    let sqlite = SqliteStore::open(&url_in(&folder), Settings::default(), options).await.unwrap();
-    let stores: [Arc<dyn Store>; 2] = [Arc::new(memory), Arc::new(sqlite)];
+    let url = url_in(&folder);
+    let open = || SqliteStore::open(&url, Settings::default(), options.clone());
+    // Two on one file take turns, so that neither may believe what it remembers.
+    let (sqlite, other) = (open().await.unwrap(), open().await.unwrap());
+    let mut stores: [Arc<dyn Store>; 2] = [Arc::new(memory), Arc::new(sqlite)];
+    let mut resting: Arc<dyn Store> = Arc::new(other);
     for (n, (pause, wishes)) in steps.iter().enumerate() {
         clock.advance(i64::from(*pause));
+        if pause % 3 == 0 {
+            std::mem::swap(&mut stores[1], &mut resting);
+        }
         if pause % 11 == 0 {
             let key = "pause queue shipping".to_owned();
             for store in &stores {
@@ -182,6 +189,7 @@ async fn agree(steps: Vec<Step>) {
     assert_eq!(expected, all_answers(&*stores[1], clock.now()).await);
     check_invariants(&stores[1].list(&Filter::default(), None, 1_000).await.unwrap().items);
     stores[1].close().await;
+    resting.close().await;
 }
 
 /// Design §3.3: what the schema checks too, said by the rows themselves.

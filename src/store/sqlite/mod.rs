@@ -14,7 +14,7 @@ mod open;
 mod plans;
 mod quarantine;
 mod read;
-mod spec_cache;
+mod running;
 mod write;
 mod writer;
 
@@ -111,7 +111,7 @@ impl SqliteStore {
             context: Context {
                 settings,
                 writes: write::Writes::new(),
-                specs: spec_cache::SpecCache::default(),
+                running: running::Running::default(),
                 pauses: BTreeSet::new(),
             },
         })?;

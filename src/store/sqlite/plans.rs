@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqliteConnection};
 
-use super::batch::{LOAD_STATES, LOAD_WHOLE};
+use super::batch::LOAD;
 use super::open;
 use super::read::sql;
 use super::write::Writes;
@@ -40,8 +40,7 @@ async fn no_question_of_the_scheduler_or_the_writer_reads_the_whole_table_or_sor
         sql::RESULT,
         sql::DEAD_ROWS,
         sql::DEAD_COPIES,
-        LOAD_STATES,
-        LOAD_WHOLE,
+        LOAD,
     ] {
         let steps = plan(&mut conn, query).await;
         assert!(!steps.is_empty());
@@ -87,12 +86,12 @@ async fn each_alarm_uses_the_index_of_its_own_kind() {
 }
 
 #[tokio::test]
-async fn a_state_is_written_by_its_place_and_never_touches_what_was_asked_for() {
+async fn states_are_written_by_id_and_never_touch_what_was_asked_for() {
     let (_folder, mut conn) = database().await;
     let writes = Writes::new();
-    let update = writes.update_one();
-    let steps = plan(&mut conn, update.trim_end_matches(';')).await;
-    assert_eq!(steps, ["SEARCH tasks USING INTEGER PRIMARY KEY (rowid=?)"]);
+    let update = writes.update_states();
+    let steps = plan(&mut conn, update).await;
+    assert_eq!(steps, ["SCAN 64-ROW VALUES CLAUSE", "SEARCH tasks USING COVERING INDEX tasks_id (id=?)"]);
     for immutable in ["payload", "labels", " type", "idempotency_key", "created_at"] {
         assert!(!update.contains(immutable), "{immutable} in {update}");
     }

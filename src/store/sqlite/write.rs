@@ -1,10 +1,8 @@
 //! Writes what a batch changed: a few statements, whatever the number of rows.
 
-use std::collections::HashMap;
-
 use sqlx::SqliteConnection;
 
-use super::columns::{self, Binds, spec, state};
+use super::columns::{Binds, spec, state};
 use super::fault::Fault;
 use super::ladder::Ladder;
 use super::ledgers::spot_columns;
@@ -29,48 +27,36 @@ pub(super) struct Writes {
 
 impl Writes {
     pub(super) fn new() -> Writes {
-        let values = |columns: &str| vec!["?"; columns::count(columns)].join(", ");
-        let insert =
-            |table: &str, columns: &str| format!("INSERT INTO {table} ({columns}) VALUES ({})", values(columns));
-        let replace = |table: &str, columns: &str| {
-            format!("INSERT OR REPLACE INTO {table} ({columns}) VALUES ({})", values(columns))
-        };
+        let insert = |table, columns| Ladder::insert("INSERT INTO", table, columns);
+        let replace = |table, columns| Ladder::insert("INSERT OR REPLACE INTO", table, columns);
         Writes {
-            create: Ladder::new(&insert("tasks", concat!(state!(), ", ", spec!()))),
-            update: Ladder::new(&format!("UPDATE tasks SET {} = ? WHERE seq = ?", state!().replace(',', " = ?,"))),
-            attempt: Ladder::new(&insert("attempts", ATTEMPT)),
-            attachment: Ladder::new(&insert(
-                "attachments",
-                "task_id, fence, position, name, media_type, bytes, link, size",
-            )),
-            result: Ladder::new(&replace("results", "task_id, media_type, truncated, body")),
-            lane: Ladder::new(&replace("lanes", "queue, lane, mark, probed_at, probe_gap_ms, probe_mark")),
-            missing: Ladder::new(&replace("missing", "queue, spot, delay_ms, at")),
-            dlq: Ladder::new(&replace("dlqs", "queue, dirty, cleaned, pass, pass_until, pass_began, strangers")),
+            create: insert("tasks", concat!(state!(), ", ", spec!())),
+            update: Ladder::update("tasks", "id", state!()),
+            attempt: insert("attempts", ATTEMPT),
+            attachment: insert("attachments", "task_id, fence, position, name, media_type, bytes, link, size"),
+            result: replace("results", "task_id, media_type, truncated, body"),
+            lane: replace("lanes", "queue, lane, mark, probed_at, probe_gap_ms, probe_mark"),
+            missing: replace("missing", "queue, spot, delay_ms, at"),
+            dlq: replace("dlqs", "queue, dirty, cleaned, pass, pass_until, pass_began, strangers"),
         }
     }
 
-    /// The statement that writes one state.
+    /// The statement that writes states.
     #[cfg(test)]
-    pub(super) fn update_one(&self) -> &str {
-        self.update.one()
+    pub(super) fn update_states(&self) -> &str {
+        self.update.largest()
     }
 
-    /// Writes `changes`; `seqs` has the `seq` of every task that was there before.
-    pub(super) async fn save(
-        &self,
-        conn: &mut SqliteConnection,
-        changes: Changes,
-        seqs: &HashMap<String, i64>,
-    ) -> Result<(), Fault> {
+    /// Writes `changes`.
+    pub(super) async fn save(&self, conn: &mut SqliteConnection, changes: &Changes) -> Result<(), Fault> {
         let insert = |binds: &mut Binds, task: &Task| {
             binds.state(&task.state);
             binds.spec(&task.spec);
         };
         self.create.run(conn, &changes.created, insert).await?;
         let update = |binds: &mut Binds, task: &Task| {
+            binds.word(task.id());
             binds.state(&task.state);
-            binds.add(seqs.get(task.id()).copied());
         };
         self.update.run(conn, &changes.updated, update).await?;
         self.attempt.run(conn, &changes.attempts, bind_attempt).await?;
@@ -80,7 +66,7 @@ impl Writes {
         self.lane.run(conn, &changes.lanes, bind_lane).await?;
         let missing = |binds: &mut Binds, (spot, at): &(Spot, Millis)| {
             let (queue, word, delay_ms) = spot_columns(spot);
-            binds.add(queue).add(word).add(delay_ms).add(*at);
+            binds.word(queue).word(word).add(delay_ms).add(*at);
         };
         self.missing.run(conn, &changes.missing, missing).await?;
         self.dlq.run(conn, &changes.dlqs, bind_dlq).await
@@ -90,11 +76,11 @@ impl Writes {
 fn bind_attempt(binds: &mut Binds, attempt: &Attempt) {
     let failure = attempt.failure.as_ref();
     binds
-        .add(attempt.task_id.as_str())
+        .word(attempt.task_id.as_str())
         .add(attempt.fence)
         .add(attempt.number)
         .add(attempt.generation)
-        .add(attempt.outcome.as_str())
+        .word(attempt.outcome.as_str())
         .optional_text(failure.map(|failure| failure.class.as_str()))
         .optional_text(failure.and_then(|failure| failure.code.as_deref()))
         .add(failure.and_then(|failure| failure.http_status).map(i64::from))
@@ -125,7 +111,7 @@ fn bind_attachment(binds: &mut Binds, (attempt, position, attachment): &Placed<'
         AttachmentBody::TooLarge { size } => (None, None, Some(i64::try_from(*size).unwrap_or(i64::MAX))),
     };
     binds
-        .add(attempt.task_id.as_str())
+        .word(attempt.task_id.as_str())
         .add(attempt.fence)
         .add(*position)
         .text(&attachment.name)
@@ -136,13 +122,13 @@ fn bind_attachment(binds: &mut Binds, (attempt, position, attachment): &Placed<'
 }
 
 fn bind_result(binds: &mut Binds, (id, result): &(String, TaskResult)) {
-    binds.add(id.as_str()).text(&result.media_type).add(i64::from(result.truncated)).add(result.body.as_slice());
+    binds.word(id.as_str()).text(&result.media_type).add(i64::from(result.truncated)).add(result.body.as_slice());
 }
 
 fn bind_lane(binds: &mut Binds, (key, ledger): &(LaneKey, LaneLedger)) {
     binds
-        .add(key.queue.as_str())
-        .add(key.lane.as_str())
+        .word(key.queue.as_str())
+        .word(key.lane.as_str())
         .add(ledger.mark)
         .add(ledger.probed_at)
         .add(ledger.probe_gap_ms)
@@ -151,7 +137,7 @@ fn bind_lane(binds: &mut Binds, (key, ledger): &(LaneKey, LaneLedger)) {
 
 fn bind_dlq(binds: &mut Binds, (queue, ledger): &(String, DlqLedger)) {
     binds
-        .add(queue.as_str())
+        .word(queue.as_str())
         .add(ledger.dirty)
         .add(ledger.cleaned)
         .add(ledger.pass)

@@ -194,9 +194,6 @@ impl Writer {
                 .await;
         }
         let result = result.map_err(|failed| failed.into_error(&self.path));
-        for answer in result.iter().flatten() {
-            self.context.specs.note(answer);
-        }
         reply(result);
     }
 
@@ -231,6 +228,7 @@ impl Writer {
                     for seq in &seqs {
                         quarantine::set_aside(conn, *seq, now, &context.settings).await?;
                     }
+                    context.running.forget_all();
                     Ok(())
                 };
                 if let Err(failed) = self.transaction(|| (), write).await {
@@ -262,8 +260,11 @@ impl Writer {
         work: impl AsyncFnOnce(&mut SqliteConnection, &mut Context, Millis) -> Result<T, Fault>,
     ) -> Result<T, Failed> {
         let result = self.try_transaction(late, work).await;
-        if let Err(Failed::Store(_) | Failed::Unknown) = &result {
-            self.disconnect().await;
+        if let Err(failed) = &result {
+            self.context.running.forget_all();
+            if !matches!(failed, Failed::Row(_)) {
+                self.disconnect().await;
+            }
         }
         result
     }
@@ -279,10 +280,11 @@ impl Writer {
         let mut tx = conn.begin_with("BEGIN IMMEDIATE").await.map_err(Fault::from)?;
         let version = data_version(&mut tx).await?;
         if version != self.version {
+            self.context.pauses = pause_keys(&mut tx).await?;
+            self.context.running.forget_all();
             self.version = version;
             self.outside.fetch_add(1, Ordering::SeqCst);
             self.company_until = Instant::now() + COMPANY;
-            self.context.pauses = pause_keys(&mut tx).await?;
         }
         // After the lock, so that a wait for it shortens no lease.
         let now = self.clock.now();
@@ -315,6 +317,7 @@ impl Writer {
             return Ok(());
         }
         let mut conn = self.connect.connect().await?;
+        self.context.running.forget_all();
         self.version = data_version(&mut conn).await?;
         self.context.pauses = pause_keys(&mut conn).await?;
         // Nobody counted while there was no connection.
@@ -327,10 +330,11 @@ impl Writer {
         let Some(conn) = &mut self.conn else { return Ok(()) };
         let version = data_version(conn).await?;
         if version != self.version {
+            self.context.pauses = pause_keys(conn).await?;
+            self.context.running.forget_all();
             self.version = version;
             self.outside.fetch_add(1, Ordering::SeqCst);
             self.company_until = Instant::now() + COMPANY;
-            self.context.pauses = pause_keys(conn).await?;
         }
         Ok(())
     }

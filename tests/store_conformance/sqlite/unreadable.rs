@@ -1,12 +1,12 @@
 //! Rows that cannot be read, and commands that cannot be carried out: each alone pays for it.
 
 use redeliver::store::{Alarm, Filter, Store, Urgency};
-use redeliver::task::{Answer, Command, DeadReason, DlqCopy, NewTask, Stamp, Status, Task};
+use redeliver::task::{Answer, Command, DeadReason, Decision, DlqCopy, NewTask, Stamp, Status, Task};
 use sqlx::Executor;
 use tempfile::TempDir;
 
 use super::{open, stranger};
-use crate::fixture::{claim, new_task, submit};
+use crate::fixture::{claim, new_task, settle, submit};
 
 /// Text that is no UTF-8 passes every check that SQL has.
 const BAD: &str = "CAST(x'22ff22' AS TEXT)";
@@ -108,6 +108,21 @@ async fn a_guilty_command_does_not_spoil_the_batch_of_another_caller() {
     );
     assert!(matches!(guilty.unwrap()[0], Answer::Unprocessable { .. }));
     assert!(matches!(innocent.unwrap()[0], Answer::Run(_)));
+}
+
+#[tokio::test]
+async fn a_run_settled_beside_a_guilty_command_is_settled_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder).await;
+    let _ = store.apply(Urgency::Normal, vec![submit(new_task("a"))]).await.unwrap();
+    let mut bad = new_task("bad");
+    bad.spec.payload = "{".into();
+    let done = || settle("a", 1, Decision::Succeed);
+    let answers = store.apply(Urgency::Normal, vec![done(), submit(bad), done()]).await.unwrap();
+    assert!(matches!(answers[0], Answer::Settled(_)), "{:?}", answers[0]);
+    assert!(matches!(answers[1], Answer::Unprocessable { .. }), "{:?}", answers[1]);
+    assert_eq!(answers[2], Answer::NotNow { status: Status::Succeeded });
+    assert_eq!(store.attempts("a").await.unwrap().len(), 1);
 }
 
 #[tokio::test]
