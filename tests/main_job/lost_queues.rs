@@ -69,8 +69,7 @@ async fn wake_ups_purged_from_a_lane_that_carries_nothing_but_submissions_are_fo
         let chatter = async {
             let mut round = 0;
             while !done.load(Ordering::Relaxed) {
-                let body = json!({"id": format!("chatter-{round}"), "type": "test.call"});
-                rig.send("redeliver.submit", "test.call", body.to_string().as_bytes(), Default::default()).await;
+                rig.send_task(&format!("chatter-{round}")).await;
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 round += 1;
             }

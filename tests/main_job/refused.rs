@@ -17,6 +17,11 @@ fn steps() -> [i64; 3] {
     if full() { [2, 4, 6] } else { [1, 2, 3] }
 }
 
+/// What may pass besides the waits. The promise is 5 s; a debug build among other tests on two busy cores may need more.
+fn overhead() -> Duration {
+    Duration::from_secs(if full() { 5 } else { 15 })
+}
+
 fn settings(party: &ThirdParty, timeout: &str) -> String {
     let steps = steps().map(|s| format!("\"{s}s\"")).join(", ");
     format!("{}[[policy]]\nname = \"short\"\nbackoff = {{ steps = [{steps}] }}\n", party.route(timeout))
@@ -60,7 +65,7 @@ async fn a_third_party_that_refuses_everything_is_asked_four_times_per_task_and_
         report(&format!("refused: {n} tasks dead after {took:?} (steps {waits} s), peak {} MiB", worker.peak_mib()));
         assert_four_attempts_each_and_none_early(&rig, &party, n).await;
         rig.until_ready(Duration::from_secs(20), DEAD_QUEUE, u32::try_from(n).expect("small")).await;
-        assert!(took < Duration::from_secs(waits.unsigned_abs() + 5), "{took:?}");
+        assert!(took < Duration::from_secs(waits.unsigned_abs()) + overhead(), "{took:?}");
         // A debug build's code alone is larger by that much.
         let most = if cfg!(debug_assertions) { 90 } else { 60 };
         assert!(worker.peak_mib() < most, "{} MiB", worker.peak_mib());
@@ -129,12 +134,13 @@ async fn a_third_party_that_never_answers_costs_no_more_than_its_time_outs() {
         rig.until_number(Duration::from_secs(180), EXHAUSTED, as_i64(n)).await;
         let took = began.elapsed();
         let waits = steps().iter().sum::<i64>().unsigned_abs();
-        let bound = waits + 4 * u64::try_from(n.div_ceil(64)).expect("small") * timeout + 5;
-        report(&format!("silent: {n} tasks dead after {took:?}, bound {bound} s, peak {} MiB", worker.peak_mib()));
+        let bound =
+            Duration::from_secs(waits + 4 * u64::try_from(n.div_ceil(64)).expect("small") * timeout) + overhead();
+        report(&format!("silent: {n} tasks dead after {took:?}, bound {bound:?}, peak {} MiB", worker.peak_mib()));
         assert_four_attempts_each_and_none_early(&rig, &party, n).await;
         let timed_out = "SELECT count(*) FROM attempts WHERE class = 'timeout'";
         assert_eq!(rig.number(timed_out).await, as_i64(4 * n));
-        assert!(took < Duration::from_secs(bound), "{took:?}");
+        assert!(took < bound, "{took:?}");
     })
     .await;
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use sqlx::{Connection, SqliteConnection};
 
 use crate::rig::{Rig, as_i64, report, sized};
+use crate::support::proxy::Proxy;
 use crate::support::{PrivateBroker, until_within, with_vhost};
 use crate::third_party::{Reply, ThirdParty};
 
@@ -182,6 +183,47 @@ async fn a_worker_told_to_stop_gives_back_what_outlives_its_grace_and_no_attempt
         assert_all_succeeded_once(&rig, Duration::from_secs(30), n).await;
         report(&format!("grace of 1 s: all done {:?} after the next worker's start", began.elapsed()));
         assert_eq!(rig.number("SELECT max(retry_count) FROM tasks").await, 0, "a released run is no attempt");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn intake_resumes_after_a_cut_a_black_hole_and_a_channel_that_the_broker_closed() {
+    with_vhost(async |vhost| {
+        let n = 40;
+        let party = ThirdParty::start(|_| Reply::good().after(Duration::from_millis(150))).await;
+        let settings = settings(&party, 4, "1s");
+        let rig = Rig::new(&vhost, &settings).await;
+        let proxy = Proxy::start(vhost.address()).await;
+        rig.rewrite_broker(&vhost.url_at(&proxy.address), &settings);
+        let mut worker = rig.worker();
+        let black_hole = Duration::from_secs(if crate::rig::full() { 40 } else { 5 });
+        for (round, hurt) in ["cut", "closed-channel", "black-hole"].into_iter().enumerate() {
+            for i in 0..n {
+                rig.send_task(&format!("{hurt}-{i}")).await;
+            }
+            let before = round * (n + 1);
+            until_within(Duration::from_secs(30), "it is busy", async || party.calls() > before + 8).await;
+            match hurt {
+                "cut" => proxy.cut(),
+                "closed-channel" => proxy.ack_the_unknown(),
+                _ => {
+                    proxy.freeze();
+                    tokio::time::sleep(black_hole).await;
+                    proxy.thaw();
+                }
+            }
+            let began = Instant::now();
+            rig.send_task(&format!("{hurt}-after")).await;
+            let calls = party.calls();
+            until_within(Duration::from_secs(15), "a new call", async || party.calls() > calls + 4).await;
+            let resumed = began.elapsed();
+            rig.until_number(Duration::from_secs(60), SUCCEEDED, as_i64(before + n + 1)).await;
+            report(&format!("{hurt}: intake resumed after {resumed:?}"));
+        }
+        assert_all_succeeded_once(&rig, Duration::from_secs(5), 3 * (n + 1)).await;
+        assert_eq!(rig.number(LOST).await, 0);
+        assert!(worker.stop(Duration::from_secs(20)).await.success());
     })
     .await;
 }

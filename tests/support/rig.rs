@@ -81,7 +81,7 @@ impl Rig {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let log = self.folder().join(format!("worker-{number}.log"));
         let stderr = std::fs::File::create(&log).expect("a log file");
-        let child = std::process::Command::new(env!("CARGO_BIN_EXE_redeliver"))
+        let child = std::process::Command::new(program())
             .args(["--config", "redeliver.toml", "work"])
             .current_dir(self.folder())
             .env("NO_COLOR", "1")
@@ -226,6 +226,12 @@ impl Rig {
         assert!(confirmation.is_ack(), "{key}: {confirmation:?}");
     }
 
+    /// Publishes a task past the config's broker, which may be one that is being hurt.
+    pub async fn send_task(&self, id: &str) {
+        let body = json!({"id": id, "type": "test.call"}).to_string();
+        self.send("redeliver.submit", "test.call", body.as_bytes(), BasicProperties::default()).await;
+    }
+
     /// Publishes a forged wake-up straight to a lane.
     pub async fn send_wake_up(&self, lane: &str, body: &Value) {
         let properties = BasicProperties::default().with_type("redeliver.wake-up".into());
@@ -243,7 +249,7 @@ fn write_config(folder: &Path, broker: &str, settings: &str) {
 }
 
 async fn command(folder: &Path, arguments: &[&str]) -> Said {
-    let run = tokio::process::Command::new(env!("CARGO_BIN_EXE_redeliver"))
+    let run = tokio::process::Command::new(program())
         .args(["--config", "redeliver.toml"])
         .args(arguments)
         .current_dir(folder)
@@ -258,6 +264,11 @@ async fn command(folder: &Path, arguments: &[&str]) -> Said {
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
+}
+
+/// The program under test: the one that was built with the tests, or, for measurements, the one that `REDELIVER_TEST_BINARY` names.
+fn program() -> std::ffi::OsString {
+    std::env::var_os("REDELIVER_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_redeliver").into())
 }
 
 /// A `redeliver work` of its own. Killed when dropped.
