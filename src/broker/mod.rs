@@ -187,7 +187,9 @@ impl Token {
         self.0.usable()
     }
 
-    /// Done with the message. `false`: the session is gone and the message will be delivered again.
+    /// Done with the message. `false`: the session is gone and the message will be delivered again. `true` means that the answer
+    /// is on its way: nobody confirms an ack, and one that is under way when the session ends may be lost, which delivers the
+    /// message again too.
     pub async fn ack(self) -> bool {
         self.0.ack().await
     }
@@ -345,7 +347,7 @@ pub trait Broker: Send + Sync + 'static {
     /// When the broker cannot be asked.
     async fn version(&self) -> Result<String, BrokerError>;
 
-    /// Closes everything, bounded.
+    /// Closes everything, bounded. Deliveries that were not answered come again, to somebody else.
     async fn close(&self);
 }
 

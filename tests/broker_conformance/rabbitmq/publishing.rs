@@ -1,5 +1,6 @@
 //! Confirms, returns, nacks, and publishes that get no answer.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -81,7 +82,7 @@ async fn a_queue_that_takes_no_more_nacks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_thousand_messages_in_one_call_are_all_confirmed() {
+async fn twenty_thousand_messages_in_one_call_are_all_confirmed_and_each_is_delivered_once() {
     with_vhost(async |vhost| {
         // The rate is not what is tested: a machine that does something else may need its time.
         let limit = Duration::from_secs(120);
@@ -94,6 +95,15 @@ async fn twenty_thousand_messages_in_one_call_are_all_confirmed() {
         let confirmed = results.iter().filter(|result| **result == Published::Confirmed).count();
         eprintln!("{confirmed} confirmed, {rate:.0}/s");
         assert_eq!(confirmed, 20_000);
+        let (mut deliveries, _) = consume(&broker, &topology(&[]), 256).await;
+        let began = Instant::now();
+        let mut seen = HashSet::new();
+        while seen.len() < 20_000 {
+            let delivery = next(&mut deliveries).await;
+            assert!(seen.insert(delivery.message_id.clone()), "{:?} came twice", delivery.message_id);
+            assert!(delivery.token.ack().await);
+        }
+        eprintln!("consumed and acked {:.0}/s", 20_000.0 / began.elapsed().as_secs_f64());
         broker.close().await;
     })
     .await;
