@@ -301,6 +301,11 @@ impl SessionWatch for MissingWriter {
             Err(error) => Err(error.to_string()),
         }
     }
+
+    async fn found_dead_missing(&self, queues: Vec<String>) -> Result<(), String> {
+        let commands = queues.into_iter().map(|queue| Command::DirtyDlq { queue }).collect();
+        self.0.store.apply(Urgency::Normal, commands).await.map(drop).map_err(|error| error.to_string())
+    }
 }
 
 /// `host-pid-random`: a process that comes back with the same pid must not look like the one that died.

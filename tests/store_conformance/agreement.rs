@@ -106,7 +106,12 @@ fn command(wish: &Wish, task: Option<&Task>, now: i64) -> Command {
         37 => Command::DirtyDlq { queue },
         38 => Command::BeginPass { queue, hold_ms: 30_000, every_ms: 60_000, force: b % 4 == 0 },
         _ => match b % 2 {
-            0 => Command::EndPass { queue, pass: 1 + i64::from(a % 2), dirty: i64::from(a % 4), strangers: i64::from(a % 3) },
+            0 => Command::EndPass {
+                queue,
+                pass: 1 + i64::from(a % 2),
+                dirty: i64::from(a % 4),
+                strangers: i64::from(a % 3),
+            },
             _ => Command::Poison { id, message: "y".into() },
         },
     }
