@@ -1,4 +1,7 @@
-//! When this process last reached its store, on the monotonic clock; shared by heartbeats, scheduler and attempts.
+//! When this process last committed to its store, on the monotonic clock; shared by heartbeats, scheduler and attempts.
+//!
+//! Only commits count. Reads go on while another program locks the store, and whoever took them for a sign of life would call the
+//! others dead whose heartbeats wait behind that lock.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
@@ -26,12 +29,12 @@ impl Pulse {
         Millis::try_from(self.started.elapsed().as_millis()).unwrap_or(Millis::MAX)
     }
 
-    /// A store call succeeded.
+    /// A commit succeeded.
     pub fn note_success(&self) {
         self.last_success.fetch_max(self.now(), Ordering::Relaxed);
     }
 
-    /// When a store call last succeeded.
+    /// When a commit last succeeded.
     pub fn last_success(&self) -> Millis {
         self.last_success.load(Ordering::Relaxed)
     }
