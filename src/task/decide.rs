@@ -107,7 +107,7 @@ fn delay_before_retry(policy: &Policy, n: i64, asked: Option<RetryAfter>) -> Res
     let Some(RetryAfter { delay_ms: asked_ms }) = asked else {
         return Ok((computed, by_policy));
     };
-    // A handler may hand over any number.
+    // The field is public: a handler of a library user may have counted wrong.
     let asked_ms = asked_ms.max(0);
     let wanted = match rule.mode {
         RetryAfterMode::Ignore => return Ok((computed, format!("{by_policy}; Retry-After {asked_ms} ms ignored"))),

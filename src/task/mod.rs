@@ -328,7 +328,7 @@ pub struct State {
     pub started_at: Option<Millis>,
     /// Runs of this stamp that were given back unfinished.
     pub releases: i64,
-    /// Wakes and lates of this stamp: the exponent of `patience`.
+    /// Wakes and lates of this stamp: the exponent of `patience`. Of a dead row: how often its copy was sent again.
     pub wakes: i64,
     /// The last published wake-up that nothing has answered.
     pub outstanding: Option<Outstanding>,

@@ -426,7 +426,7 @@ impl Rows {
             },
             Command::Heartbeat { id, fence } => match self.running(&id, fence) {
                 Ok(mut task) => {
-                    task.state.wake_at = Some(now + settings.lease_ms);
+                    task.state.wake_at = Some(now.saturating_add(settings.lease_ms));
                     self.put(task);
                     Done
                 }
@@ -547,7 +547,7 @@ impl Rows {
         let mut state = State::pending(due_at);
         state.queue = Some(new.queue);
         state.deadline = new.deadline;
-        state.wake_at = Some(if due_at > now { due_at } else { now + settings.patience_ms });
+        state.wake_at = Some(if due_at > now { due_at } else { now.saturating_add(settings.patience_ms) });
         let task = Task { spec: Arc::new(new.spec), state };
         self.create(task.clone());
         if new.rejected {
@@ -619,7 +619,7 @@ impl Rows {
         let Some(claimant) = claimant.filter(|claimant| claimant.can_run(&task.spec.task_type)) else {
             let state = &mut task.state;
             state.held_by = None;
-            state.wake_at = Some(now + settings.patience_ms);
+            state.wake_at = Some(now.saturating_add(settings.patience_ms));
             self.put(task.clone());
             return Waiting(Box::new(task));
         };
@@ -630,7 +630,7 @@ impl Rows {
         state.fence += 1;
         state.worker = Some(claimant.worker);
         state.started_at = Some(now);
-        state.wake_at = Some(now + settings.lease_ms);
+        state.wake_at = Some(now.saturating_add(settings.lease_ms));
         self.put(task.clone());
         Run(Box::new(task))
     }
@@ -644,7 +644,7 @@ impl Rows {
         let state = &mut task.state;
         state.outstanding = None;
         state.held_by = Some(gate.clone());
-        state.wake_at = Some(state.deadline.unwrap_or(Millis::MAX).min(now + HELD_LOOK_MS));
+        state.wake_at = Some(state.held_look(now));
         self.put(task);
         Held { by: gate }
     }
@@ -662,8 +662,10 @@ impl Rows {
     }
 
     fn postpone(&mut self, mut task: Task, until: Millis) -> Answer {
+        // Nobody may wait past the deadline without being told that it has passed.
+        let too_late = task.state.deadline.map_or(Millis::MAX, |deadline| deadline.saturating_add(1));
         task.state.outstanding = None;
-        task.state.wake_at = Some(until);
+        task.state.wake_at = Some(until.min(too_late));
         self.put(task);
         Rearmed
     }
@@ -737,7 +739,7 @@ impl Rows {
         if nack {
             let lane = state.stamp.lane();
             state.outstanding = Some(Outstanding { lane, rung_ms: 0, sent_at: now, arrives_at: now });
-            state.wake_at = Some(now + settings.patience_ms);
+            state.wake_at = Some(now.saturating_add(settings.patience_ms));
         } else {
             state.outstanding = None;
             state.wake_at = Some(now);
@@ -754,7 +756,7 @@ impl Rows {
             return self.bury(task, DeadReason::DeadlineExceeded, failure, now, settings);
         }
         if task.state.held_by.is_some() {
-            task.state.wake_at = Some(task.state.deadline.unwrap_or(Millis::MAX).min(now + HELD_LOOK_MS));
+            task.state.wake_at = Some(task.state.held_look(now));
             self.put(task);
             return Rearmed;
         }
@@ -768,7 +770,9 @@ impl Rows {
         };
         let key = LaneKey { queue: task.queue().to_owned(), lane: outstanding.lane };
         let ledger = self.lane(&key);
-        let lost = ledger.mark >= outstanding.arrives_at.saturating_add(settings.slack_ms)
+        // A mark from before the clock was set back lies ahead; believed, it would call everything lost.
+        let mark = if ledger.mark > now.saturating_add(settings.slack_ms) { 0 } else { ledger.mark };
+        let lost = mark >= outstanding.arrives_at.saturating_add(settings.slack_ms)
             || self.went_missing(task.queue(), &outstanding);
         if lost {
             return self.publish_again(task, now, settings);
@@ -777,11 +781,18 @@ impl Rows {
             return self.publish_again(task, now, settings);
         }
         // A lane that has delivered since is alive and will soon tell; looking again is cheap. One that stands still is left alone
-        // for longer and longer.
-        let alive = ledger.mark > outstanding.sent_at;
+        // for longer and longer, but a probe that is under way will have told by the end of one patience.
+        let alive = mark > outstanding.sent_at;
         let wait_ms = if alive { settings.patience_ms } else { settings.patience(task.state.wakes) };
-        task.state.wake_at = Some(now + wait_ms);
-        task.state.wakes += 1;
+        let verdict_at = self.lane(&key).probed_at.saturating_add(settings.patience_ms);
+        let look_at = now.saturating_add(wait_ms);
+        if verdict_at > now && verdict_at < look_at {
+            // Once per probe, so it does not count as one of the looks that grow apart.
+            task.state.wake_at = Some(verdict_at);
+        } else {
+            task.state.wake_at = Some(look_at);
+            task.state.wakes += 1;
+        }
         self.put(task);
         Late
     }
@@ -808,14 +819,14 @@ impl Rows {
     fn publish_again(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
         let patience = settings.patience(task.state.wakes);
         task.state.wakes += 1;
-        let wake_up = task.send(now, now + patience);
+        let wake_up = task.send(now, now.saturating_add(patience));
         self.put(task);
         Publish(wake_up)
     }
 
     /// Publishes a row that has just become due; nobody else repeats it before the confirm's time is over.
     fn publish_now(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
-        let wake_up = task.send(now, now + settings.confirm_timeout_ms);
+        let wake_up = task.send(now, now.saturating_add(settings.confirm_timeout_ms));
         self.put(task);
         Publish(wake_up)
     }
@@ -886,6 +897,7 @@ impl Rows {
             Ok(mut task) if task.state.dlq_copy == DlqCopy::Present => {
                 task.state.dlq_copy = DlqCopy::Wanted;
                 task.state.dlq_at = Some(now);
+                task.state.wakes = 0;
                 self.put(task);
                 Done
             }
@@ -897,7 +909,9 @@ impl Rows {
     fn send_copy(&mut self, id: &str, generation: i64, now: Millis, settings: &Settings) -> Answer {
         match self.dead(id, generation) {
             Ok(mut task) if task.state.dlq_copy == DlqCopy::Wanted && task.state.dlq_at.is_none_or(|at| at <= now) => {
-                task.state.dlq_at = Some(now + settings.confirm_timeout_ms);
+                // A DLQ that confirms nothing keeps what it was sent all the same: it must not be sent more and more.
+                task.state.dlq_at = Some(now.saturating_add(settings.copy_patience(task.state.wakes)));
+                task.state.wakes += 1;
                 self.put(task.clone());
                 Dead(Box::new(task))
             }
@@ -928,7 +942,7 @@ impl Rows {
         let ledger = self.dlq_mut(queue);
         ledger.pass += 1;
         ledger.pass_began = now;
-        ledger.pass_until = now + hold_ms;
+        ledger.pass_until = now.saturating_add(hold_ms);
         PassBegun { pass: ledger.pass, dirty: ledger.dirty, began: now }
     }
 
@@ -1000,6 +1014,13 @@ impl State {
         }
     }
 
+    /// When a held row is looked at again: when its deadline has passed, at the latest in a day. Not at its deadline: then it may
+    /// still start, so the look would set the same alarm again and again.
+    fn held_look(&self, now: Millis) -> Millis {
+        let too_late = self.deadline.map_or(Millis::MAX, |deadline| deadline.saturating_add(1));
+        too_late.min(now.saturating_add(HELD_LOOK_MS))
+    }
+
     /// To a status in which nothing is waited for.
     fn end(&mut self, status: Status, now: Millis) {
         self.status = status;
@@ -1019,7 +1040,8 @@ impl State {
         self.end(Status::Dead, now);
         self.dead_reason = Some(reason);
         self.dlq_copy = DlqCopy::Wanted;
-        self.dlq_at = Some(now + settings.confirm_timeout_ms);
+        self.dlq_at = Some(now.saturating_add(settings.confirm_timeout_ms));
+        self.wakes = 0;
         if failure.is_some() {
             self.failure = failure;
         }
@@ -1072,9 +1094,19 @@ fn retry(
 impl Settings {
     /// patience · 2ⁿ, at most max_patience.
     fn patience(&self, n: i64) -> Millis {
-        let doublings = u32::try_from(n.clamp(0, 40)).unwrap_or(40);
-        self.patience_ms.saturating_mul(1_i64 << doublings).min(self.max_patience_ms)
+        doubled(self.patience_ms, n).min(self.max_patience_ms)
     }
+
+    /// confirm_timeout · 2ⁿ, at most max_patience (or one confirm_timeout, if that is longer).
+    fn copy_patience(&self, n: i64) -> Millis {
+        doubled(self.confirm_timeout_ms, n).min(self.max_patience_ms.max(self.confirm_timeout_ms))
+    }
+}
+
+/// length · 2ⁿ without overflow.
+fn doubled(length: Millis, n: i64) -> Millis {
+    let doublings = u32::try_from(n.clamp(0, 40)).unwrap_or(40);
+    length.saturating_mul(1_i64 << doublings)
 }
 
 impl Spec {
