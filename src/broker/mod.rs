@@ -3,13 +3,17 @@
 //! Losing any message, or the whole broker, delays tasks and loses none; see the design's one idea. One conformance suite
 //! (`tests/broker_conformance`) holds every broker to the same behaviour.
 
+mod embedded;
 mod message;
+mod rabbitmq;
 mod topology;
 
+pub use embedded::EmbeddedBroker;
 pub use message::{
     ARRIVES_AT_HEADER, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, Parsed, Target, WAKE_UP_TYPE, copy_of,
     dead_copy, parse, submission, wake_up,
 };
+pub use rabbitmq::RabbitBroker;
 pub use topology::{Argument, Binding, ExchangeSpec, QueueRole, QueueSpec, Topology};
 
 use std::sync::Arc;
@@ -25,6 +29,14 @@ use crate::task::{Millis, Spot};
 /// Why a broker call failed.
 #[derive(Debug, Error, Clone)]
 pub enum BrokerError {
+    /// The URL is no AMQP URL.
+    #[error("broker url {place:?}: {reason}")]
+    BadUrl {
+        /// What may be shown of it.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Not reachable now; the same call may work later.
     #[error("broker {place} is unreachable: {reason}")]
     Unreachable {
@@ -66,6 +78,14 @@ pub enum BrokerError {
         found: String,
         /// What was asked for.
         wanted: String,
+    },
+    /// It still holds messages.
+    #[error("queue {queue:?} still holds {ready} messages: let them run, replay or discard them, or force it")]
+    NotEmpty {
+        /// The queue.
+        queue: String,
+        /// How many.
+        ready: u64,
     },
     /// The broker said no for another reason.
     #[error("broker {place}: {reason}")]
@@ -129,6 +149,8 @@ pub struct Delivery {
     pub arrives_at: Option<Millis>,
     /// Delivered before, perhaps.
     pub redelivered: bool,
+    /// How often the broker got it back without an ack. At the delivery limit it goes to `.rejected`.
+    pub returns: i64,
     /// How to answer.
     pub token: Token,
 }
@@ -165,7 +187,9 @@ impl Token {
         self.0.usable()
     }
 
-    /// Done with the message. `false`: the session is gone and the message will be delivered again.
+    /// Done with the message. `false`: the session is gone and the message will be delivered again. `true` means that the answer
+    /// is on its way: nobody confirms an ack, and one that is under way when the session ends may be lost, which delivers the
+    /// message again too.
     pub async fn ack(self) -> bool {
         self.0.ack().await
     }
@@ -176,12 +200,18 @@ impl Token {
     }
 }
 
-/// What a session finds before it declares anything.
+/// Told what is not in the broker, at the start of every session and while it lasts.
 #[async_trait]
 pub trait SessionWatch: Send + Sync {
     /// These spots of the topology were not there. They are declared after this returns `Ok`; on `Err` the session ends and is
     /// tried again, because a spot that is re-declared before the loss is written would hide it.
     async fn found_missing(&self, spots: Vec<Spot>) -> Result<(), String>;
+
+    /// The DLQs of these queues were not there, so they hold no copy of anything. As above.
+    async fn found_dead_missing(&self, queues: Vec<String>) -> Result<(), String> {
+        let _no_interest = queues;
+        Ok(())
+    }
 }
 
 /// What a worker consumes.
@@ -233,9 +263,22 @@ pub struct BrokerErrorConflict {
     pub wanted: String,
 }
 
+impl From<BrokerErrorConflict> for BrokerError {
+    fn from(conflict: BrokerErrorConflict) -> BrokerError {
+        let BrokerErrorConflict { queue, argument, found, wanted } = conflict;
+        BrokerError::Conflict { queue, argument, found, wanted }
+    }
+}
+
 /// The port.
 #[async_trait]
 pub trait Broker: Send + Sync + 'static {
+    /// Brings the publishing session up, for those who want to know why it does not come. Publishing does it by itself.
+    ///
+    /// # Errors
+    /// Why the first try failed; the next ones go on in the background.
+    async fn connect(&self) -> Result<(), BrokerError>;
+
     /// Publishes all, pipelined, mandatory, persistent, confirmed within the broker's confirm time-out. By input index; never
     /// fails as a whole and never waits longer than that time-out.
     async fn publish(&self, messages: Vec<Message>) -> Vec<Published>;
@@ -283,7 +326,7 @@ pub trait Broker: Send + Sync + 'static {
     /// Deletes every object of `topology`. Refuses, naming the queue, while one holds messages, unless `force`.
     ///
     /// # Errors
-    /// When one holds messages or the broker cannot be asked.
+    /// [`BrokerError::NotEmpty`], with nothing deleted, or when the broker cannot be asked.
     async fn delete(&self, topology: &Topology, force: bool) -> Result<(), BrokerError>;
 
     /// Depth of every queue of `topology`, in its order.
@@ -304,7 +347,7 @@ pub trait Broker: Send + Sync + 'static {
     /// When the broker cannot be asked.
     async fn version(&self) -> Result<String, BrokerError>;
 
-    /// Closes everything, bounded.
+    /// Closes everything, bounded. Deliveries that were not answered come again, to somebody else.
     async fn close(&self);
 }
 

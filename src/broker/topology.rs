@@ -42,6 +42,18 @@ pub struct QueueSpec {
     pub arguments: Vec<(&'static str, Argument)>,
 }
 
+impl QueueSpec {
+    /// The spot that this queue is, if a wake-up can wait in it.
+    pub fn spot(&self) -> Option<Spot> {
+        let queue = self.queue.clone();
+        match self.role {
+            QueueRole::Lane(lane) => Some(Spot::Lane(LaneKey { queue, lane })),
+            QueueRole::Rung(delay_ms) => Some(Spot::Rung { queue, delay_ms }),
+            QueueRole::Rejected | QueueRole::Dead => None,
+        }
+    }
+}
+
 /// An exchange as it is declared: durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExchangeSpec {
@@ -183,14 +195,7 @@ impl Topology {
 
     /// Every lane and rung of this topology.
     pub fn spots(&self) -> Vec<Spot> {
-        self.queues
-            .iter()
-            .filter_map(|spec| match spec.role {
-                QueueRole::Lane(lane) => Some(Spot::Lane(LaneKey { queue: spec.queue.clone(), lane })),
-                QueueRole::Rung(delay_ms) => Some(Spot::Rung { queue: spec.queue.clone(), delay_ms }),
-                QueueRole::Rejected | QueueRole::Dead => None,
-            })
-            .collect()
+        self.queues.iter().filter_map(QueueSpec::spot).collect()
     }
 }
 

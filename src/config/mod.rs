@@ -1,9 +1,35 @@
-//! From a file, the environment and flags to a validated configuration. Two types: what was written, and what it means.
+//! From a file, the environment and flags to a validated configuration. Two types: what was written ([`RawFile`]), and what it
+//! means ([`Config`]).
+//!
+//! Every mistake is found in one go and said with file and line. Nothing here talks to a broker or a store.
 
+mod policies;
+mod problem;
+mod raw;
+mod read;
+mod routes;
+mod source;
+mod units;
+mod url;
+mod validate;
+mod value;
+
+pub use problem::{ConfigError, Place, Problem};
+pub use raw::RawFile;
+pub use source::{Effective, Environment, FlagValue, Request, Secrets, process_environment, variable};
+pub use units::{parse_duration, parse_size, show_duration, show_size};
+pub use url::{MASK, mask};
+
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::broker::Topology;
 use crate::handler::{CommandRoute, HttpRoute};
 use crate::policy::{Policies, TopicPattern};
+use crate::task::{Millis, Settings};
+
+use problem::{Problems, Text};
+use source::{Layers, find_file};
 
 /// What the configuration means, validated.
 #[derive(Debug, Clone)]
@@ -111,13 +137,121 @@ pub struct RouteConfig {
     pub kind: RouteKind,
 }
 
-/// Who runs a task.
-#[derive(Debug, Clone)]
+/// Who runs a task. Its debug form leaves out header values and the proxy, which may be secret.
+#[derive(Clone)]
 pub enum RouteKind {
     /// An HTTP call.
     Http(HttpRoute),
     /// A command.
     Command(CommandRoute),
+}
+
+impl std::fmt::Debug for RouteKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RouteKind::Http(http) => write!(f, "http {} {}", http.method, mask(http.url.as_str())),
+            RouteKind::Command(command) => write!(f, "command {:?}", command.program),
+        }
+    }
+}
+
+impl BrokerConfig {
+    /// RabbitMQ's own default user, host and vhost.
+    pub const DEFAULT_URL: &str = "amqp://guest:guest@localhost:5672/%2f";
+}
+
+impl StoreConfig {
+    /// A file in the working directory.
+    pub const DEFAULT_URL: &str = "sqlite://redeliver.db";
+}
+
+/// A configuration and where it came from.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// What it means.
+    pub config: Config,
+    /// Every value in force and its source, passwords masked.
+    pub effective: Vec<Effective>,
+    /// The file that was read, if there was one.
+    pub file: Option<PathBuf>,
+}
+
+/// Finds the file, puts environment and flags on top, and validates all of it.
+///
+/// # Errors
+/// Every problem at once, or the reason why the file cannot be read.
+pub fn load(request: &Request<'_>) -> Result<Loaded, ConfigError> {
+    load_found(request, find_file(request)?)
+}
+
+/// The configuration that these flags alone make: no file, no environment.
+///
+/// # Errors
+/// Every problem at once.
+pub fn from_flags(flags: Vec<FlagValue>) -> Result<Config, ConfigError> {
+    let request = Request { file: None, environment: &|_| None, flags, secrets: Secrets::Optional };
+    load_found(&request, None).map(|loaded| loaded.config)
+}
+
+fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result<Loaded, ConfigError> {
+    let (path, text) = match &found {
+        Some((path, text)) => (path.display().to_string(), text.as_str()),
+        None => (String::new(), ""),
+    };
+    let mut problems = Problems::new(Text { path, text });
+    let raw = read::read(text, &mut problems);
+    let mut layers = Layers::new(request, &mut problems);
+    let config = Config {
+        broker: validate::broker(raw.broker.unwrap_or_default(), &mut layers),
+        store: validate::store(raw.store.unwrap_or_default(), &mut layers),
+        worker: validate::worker(raw.worker.unwrap_or_default(), &mut layers),
+        scheduler: validate::scheduler(raw.scheduler.unwrap_or_default(), &mut layers),
+        queues: validate::queues(raw.queue, &mut layers),
+        routes: routes::routes(raw.route, &mut layers),
+        policies: policies::policies(raw.policy, &mut layers),
+    };
+    let effective = layers.effective;
+    problems.into_result()?;
+    Ok(Loaded { config, effective, file: found.map(|(path, _)| path) })
+}
+
+/// The JSON Schema of the file.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(RawFile).to_value()
+}
+
+impl Default for Config {
+    /// What holds without file, environment and flags.
+    fn default() -> Config {
+        Config {
+            broker: BrokerConfig {
+                urls: vec![BrokerConfig::DEFAULT_URL.into()],
+                namespace: "redeliver".into(),
+                confirm_timeout: Duration::from_secs(10),
+                heartbeat: Duration::from_secs(10),
+            },
+            store: StoreConfig { url: StoreConfig::DEFAULT_URL.into() },
+            worker: WorkerConfig {
+                concurrency: 64,
+                prefetch: 256,
+                lease: Duration::from_mins(1),
+                shutdown_grace: Duration::from_secs(30),
+                max_body: 1 << 20,
+                no_route_hold: Duration::ZERO,
+            },
+            scheduler: SchedulerConfig {
+                grace: Duration::from_mins(1),
+                patience: Duration::from_secs(30),
+                max_patience: Duration::from_mins(5),
+                slack: Duration::from_secs(30),
+                max_releases: 5,
+                lane_depth_cap: 10_000,
+            },
+            queues: vec![QueueConfig { name: crate::task::DEFAULT_QUEUE.into(), types: Vec::new(), concurrency: None }],
+            routes: Vec::new(),
+            policies: Policies::default(),
+        }
+    }
 }
 
 impl Config {
@@ -128,4 +262,31 @@ impl Config {
             .find(|queue| queue.types.iter().any(|pattern| pattern.matches(task_type)))
             .map_or(crate::task::DEFAULT_QUEUE, |queue| &queue.name)
     }
+
+    /// The times that transitions use.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            grace_ms: millis(self.scheduler.grace),
+            patience_ms: millis(self.scheduler.patience),
+            max_patience_ms: millis(self.scheduler.max_patience),
+            slack_ms: millis(self.scheduler.slack),
+            confirm_timeout_ms: millis(self.broker.confirm_timeout),
+            lease_ms: millis(self.worker.lease),
+        }
+    }
+
+    /// Every object that the broker must have.
+    pub fn topology(&self) -> Topology {
+        let queues: Vec<_> = self.queues.iter().map(|queue| (queue.name.clone(), queue.types.clone())).collect();
+        Topology::new(&self.broker.namespace, &queues, &self.policies.rungs())
+    }
+
+    /// The queue of that name.
+    pub fn queue(&self, name: &str) -> Option<&QueueConfig> {
+        self.queues.iter().find(|queue| queue.name == name)
+    }
+}
+
+fn millis(duration: Duration) -> Millis {
+    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }

@@ -4,17 +4,23 @@
 //! store or broker, and ends when its cancellation token fires.
 
 pub mod command;
+mod function;
 pub mod http;
+mod media;
+mod tidy;
+
+pub use function::{IntoReport, handler_fn, run_caught};
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::policy::TopicPattern;
-use crate::task::{Attachment, Outcome, Spec};
+use crate::task::{Attachment, Outcome, Spec, class};
 
 /// One run that is about to start.
 #[derive(Debug, Clone)]
@@ -40,6 +46,14 @@ impl AttemptContext {
     /// What the other side should use to recognise a repeated call: the same on every attempt and replay.
     pub fn idempotency_key(&self) -> &str {
         self.task.idempotency_key.as_deref().unwrap_or(&self.task.id)
+    }
+
+    /// The payload, read as `P`.
+    ///
+    /// # Errors
+    /// When it does not fit.
+    pub fn payload<P: DeserializeOwned>(&self) -> Result<P, serde_json::Error> {
+        serde_json::from_str(&self.task.payload)
     }
 }
 
@@ -76,6 +90,11 @@ impl Default for Caps {
     }
 }
 
+/// What an attempt that was cancelled returns; nobody records it.
+fn cancelled() -> Report {
+    Outcome::failure(class::FAILED, "the attempt was cancelled").into()
+}
+
 /// Runs attempts.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
@@ -99,7 +118,7 @@ impl std::fmt::Debug for Route {
 }
 
 /// The `http` table of a `[[route]]`, validated.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HttpRoute {
     /// Where to call.
     pub url: reqwest::Url,
@@ -119,6 +138,18 @@ pub struct HttpRoute {
     pub expect: Vec<String>,
     /// Values filled in for fields that a response lacks: JSON pointer and value.
     pub defaults: Vec<(String, serde_json::Value)>,
+}
+
+impl std::fmt::Debug for HttpRoute {
+    /// Without header values, proxy and URL: each may hold a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let headers: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("HttpRoute")
+            .field("method", &self.method)
+            .field("host", &self.url.host_str())
+            .field("headers", &headers)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The `command` table of a `[[route]]`, validated.

@@ -47,3 +47,6 @@ impl Backoff {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,17 +39,23 @@ pub struct Ruling {
     pub because: String,
 }
 
-/// Rules on `failure` (C1–C5). The handler's own word wins; then the policy's lists, the most specific first (code, HTTP
+/// Rules on `failure` (C1–C5). The handler's own word on retrying wins, but "too fast" stays "too fast": what a list calls a rate
+/// limit has that class under a verdict of retry too, because gates go by it. Without a word the policy's lists, the most specific first (code, HTTP
 /// status, class, stderr), and within one kind permanent before rate limit before retryable; then the default of its class.
 pub fn classify(policy: &Policy, failure: &Failure, verdict: Verdict) -> Ruling {
     let ruling = |disposition, class: &str, because: String| Ruling { disposition, class: class.into(), because };
+    let kinds = [Kind::Code, Kind::HttpStatus, Kind::Class];
     match verdict {
-        Verdict::Retry => return ruling(Disposition::Retry, &failure.class, "the handler said retry".into()),
+        Verdict::Retry => {
+            let limited = kinds.iter().any(|kind| kind.found_in(&policy.rate_limited, failure).is_some());
+            let class_name = if limited { class::RATE_LIMITED } else { &failure.class };
+            return ruling(Disposition::Retry, class_name, "the handler said retry".into());
+        }
         Verdict::Dead => return ruling(Disposition::Permanent, &failure.class, "the handler said dead".into()),
         Verdict::ByPolicy => {}
     }
     let named = |list: &Lists, kind: Kind| kind.found_in(list, failure);
-    for kind in [Kind::Code, Kind::HttpStatus, Kind::Class] {
+    for kind in kinds {
         if let Some(what) = named(&policy.permanent, kind) {
             return ruling(Disposition::Permanent, &failure.class, format!("{what} is listed as permanent"));
         }
@@ -112,3 +118,6 @@ impl Kind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

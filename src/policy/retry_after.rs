@@ -69,3 +69,6 @@ fn parse_http_date(text: &str) -> Option<Millis> {
     let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
     Millis::try_from(since.as_millis()).ok()
 }
+
+#[cfg(test)]
+mod tests;

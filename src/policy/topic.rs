@@ -67,6 +67,10 @@ impl TopicPattern {
         if self.is_any() {
             return true;
         }
+        // Most patterns are plain types, and every message asks.
+        if !self.text.contains(['*', '#']) {
+            return self.text == task_type;
+        }
         let pattern: Vec<&str> = self.text.split('.').collect();
         let words: Vec<&str> = task_type.split('.').collect();
         matches_words(&pattern, &words)
@@ -158,3 +162,6 @@ fn overlap_words(a: &[&str], b: &[&str]) -> bool {
     }
     table[0][0]
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,12 +4,16 @@
 //! questions over indexes. It decides nothing by itself: the rules are in `task/`. One conformance suite
 //! (`tests/store_conformance`) holds every store to the same behaviour.
 
+mod clock;
 pub mod memory;
+pub mod sqlite;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thiserror::Error;
+
+pub use clock::Clock;
 
 use crate::policy::TopicPattern;
 use crate::task::{
@@ -242,4 +246,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Waits for the queued commands and closes.
     async fn close(&self);
+}
+
+/// A cursor that did not come from a list of this store.
+fn bad_cursor(place: &str, cursor: &str) -> StoreError {
+    StoreError::Unusable { place: place.into(), reason: format!("{cursor:?} is no cursor of a list of tasks") }
 }

@@ -6,6 +6,10 @@ use crate::policy::{Disposition, OverCap, Policy, RetryAfterMode, classify};
 
 use super::{DeadReason, Failure, Millis, Outcome, RetryAfter, Task, Verdict, class, fingerprint};
 
+/// The longest delay that is ever kept: ten years. Whoever asks for more gets this, so that a due time stays a date that people,
+/// RFC 3339 and every database can write down.
+pub const LONGEST_DELAY_MS: Millis = 3650 * 24 * 3_600_000;
+
 /// What an outcome means for its task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[must_use]
@@ -54,8 +58,11 @@ pub fn decide(task: &Task, outcome: &Outcome, policy: &Policy, rungs: &BTreeSet<
         return Decision::Die { reason: DeadReason::RetriesExhausted, failure };
     }
     let (delay_ms, reason) = match delay_before_retry(policy, spent + 1, retry_after) {
-        Some(delay) => delay,
-        None => return Decision::Die { reason: DeadReason::PermanentError, failure },
+        Ok(delay) => delay,
+        Err(too_long) => {
+            failure.message = format!("{}; {too_long}", failure.message);
+            return Decision::Die { reason: DeadReason::PermanentError, failure };
+        }
     };
     if effective_deadline(task, policy).is_some_and(|deadline| now.saturating_add(delay_ms) > deadline) {
         return Decision::Die { reason: DeadReason::DeadlineExceeded, failure };
@@ -90,33 +97,39 @@ fn effective_deadline(task: &Task, policy: &Policy) -> Option<Millis> {
     }
 }
 
-/// The delay before retry `n` and why; `None` when the other side asked for more than the policy accepts at all.
-fn delay_before_retry(policy: &Policy, n: i64, asked: Option<RetryAfter>) -> Option<(Millis, String)> {
+/// The delay before retry `n` and why; `Err` says so when the other side asked for more than the policy accepts at all.
+fn delay_before_retry(policy: &Policy, n: i64, asked: Option<RetryAfter>) -> Result<(Millis, String), String> {
     let (computed, why) = policy.backoff.delay(n);
+    let computed = computed.min(LONGEST_DELAY_MS);
     let rule = policy.retry_after;
+    let cap_ms = rule.cap_ms.clamp(0, LONGEST_DELAY_MS);
     let by_policy = format!("policy {:?}: {why}", policy.name);
     let Some(RetryAfter { delay_ms: asked_ms }) = asked else {
-        return Some((computed, by_policy));
+        return Ok((computed, by_policy));
     };
     // The field is public: a handler of a library user may have counted wrong.
     let asked_ms = asked_ms.max(0);
     let wanted = match rule.mode {
-        RetryAfterMode::Ignore => return Some((computed, format!("{by_policy}; Retry-After {asked_ms} ms ignored"))),
+        RetryAfterMode::Ignore => return Ok((computed, format!("{by_policy}; Retry-After {asked_ms} ms ignored"))),
         RetryAfterMode::Exact => asked_ms,
         RetryAfterMode::Floor if asked_ms <= computed => {
-            return Some((computed, format!("{by_policy}; Retry-After {asked_ms} ms is shorter")));
+            return Ok((computed, format!("{by_policy}; Retry-After {asked_ms} ms is shorter")));
         }
         RetryAfterMode::Floor => asked_ms,
     };
-    if wanted <= rule.cap_ms {
-        return Some((wanted, format!("Retry-After {asked_ms} ms")));
+    if wanted <= cap_ms {
+        return Ok((wanted, format!("Retry-After {asked_ms} ms")));
     }
     match rule.over_cap {
-        OverCap::Honour => Some((wanted, format!("Retry-After {asked_ms} ms"))),
-        OverCap::DeadLetter => None,
+        OverCap::Honour if wanted <= LONGEST_DELAY_MS => Ok((wanted, format!("Retry-After {asked_ms} ms"))),
+        OverCap::Honour => Ok((LONGEST_DELAY_MS, format!("Retry-After {asked_ms} ms, at most ten years are kept"))),
+        OverCap::DeadLetter => Err(format!("asked to wait {asked_ms} ms, the policy's cap is {cap_ms} ms")),
         OverCap::Cap => {
-            let capped = if rule.mode == RetryAfterMode::Floor { rule.cap_ms.max(computed) } else { rule.cap_ms };
-            Some((capped, format!("Retry-After {asked_ms} ms, capped at {} ms", rule.cap_ms)))
+            let capped = if rule.mode == RetryAfterMode::Floor { cap_ms.max(computed) } else { cap_ms };
+            Ok((capped, format!("Retry-After {asked_ms} ms, capped at {cap_ms} ms")))
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

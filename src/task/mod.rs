@@ -13,11 +13,14 @@ mod submission;
 mod transition;
 
 pub use attempt::{Attempt, AttemptOutcome};
-pub use decide::{Decision, decide, decide_lost};
+pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
-pub use rows::{DlqLedger, LaneKey, LaneLedger, Rows, Spot};
-pub use submission::{Origin, ReadSubmission, SubmissionError, canonical_payload_hash, read_submission, refusal_id};
+pub use rows::{Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
+pub use submission::{
+    Envelope, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, Origin, ReadSubmission,
+    SubmissionError, canonical_payload_hash, read_submission, refusal, refusal_id,
+};
 pub use transition::{Answer, Change, Claimant, Command, NewTask, Refusal, Settings, Settlement, WakeUp};
 
 use std::collections::BTreeMap;
@@ -343,6 +346,8 @@ pub struct State {
     pub failure: Option<Failure>,
     /// When it reached a final or dead status.
     pub ended_at: Option<Millis>,
+    /// What the last person who acted on it gave as the reason.
+    pub note: Option<String>,
 }
 
 /// One unit of work.

@@ -222,6 +222,8 @@ pub enum Command {
     Cancel {
         /// The task.
         id: String,
+        /// Why, in that person's words.
+        note: Option<String>,
     },
     /// A person runs a dead task again.
     Replay {
@@ -229,6 +231,8 @@ pub enum Command {
         id: String,
         /// The generation that was looked at.
         generation: i64,
+        /// Why, in that person's words.
+        note: Option<String>,
     },
     /// A person throws a dead task away.
     Discard {
@@ -236,6 +240,8 @@ pub enum Command {
         id: String,
         /// The generation that was looked at.
         generation: i64,
+        /// Why, in that person's words.
+        note: Option<String>,
     },
     /// The copy of a dead task was confirmed by the broker.
     CopyConfirmed {
@@ -462,22 +468,24 @@ impl Rows {
                 }
                 Err(answer) => answer,
             },
-            Command::Cancel { id } => match self.any_waiting(&id) {
+            Command::Cancel { id, note } => match self.any_waiting(&id) {
                 Ok(mut task) => {
                     task.state.end(Status::Cancelled, now);
+                    task.state.note = note;
                     self.put(task);
                     Done
                 }
                 Err(answer) => answer,
             },
-            Command::Replay { id, generation } => match self.dead(&id, generation) {
-                Ok(task) => self.replay(task, now, settings),
+            Command::Replay { id, generation, note } => match self.dead(&id, generation) {
+                Ok(task) => self.replay(task, note, now, settings),
                 Err(answer) => answer,
             },
-            Command::Discard { id, generation } => match self.dead(&id, generation) {
+            Command::Discard { id, generation, note } => match self.dead(&id, generation) {
                 Ok(mut task) => {
                     let queue = task.queue().to_owned();
                     task.state.end(Status::Discarded, now);
+                    task.state.note = note;
                     self.put(task);
                     self.dlq_mut(&queue).dirty += 1;
                     Done
@@ -835,7 +843,7 @@ impl Rows {
         Done
     }
 
-    fn replay(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
+    fn replay(&mut self, mut task: Task, note: Option<String>, now: Millis, settings: &Settings) -> Answer {
         if let Some(reason) = task.state.dead_reason.filter(|reason| !reason.is_replayable()) {
             return NotReplayable { reason };
         }
@@ -847,6 +855,7 @@ impl Rows {
         state.fence = old.fence;
         state.deadline = old.deadline.filter(|deadline| *deadline > now);
         state.failure = old.failure;
+        state.note = note;
         task.state = state;
         self.dlq_mut(&queue).dirty += 1;
         self.publish_now(task, now, settings)
@@ -1001,6 +1010,7 @@ impl State {
             delay_reason: None,
             failure: None,
             ended_at: None,
+            note: None,
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) async fn run(
         cancel: cancel.clone(),
     };
     let ended = {
-        let mut running = std::pin::pin!(run_caught(handler, context));
+        let mut running = std::pin::pin!(run_caught(handler.as_ref(), context, shared.plan.caps));
         let mut hold_over = std::pin::pin!(tokio::time::sleep(LONGEST_HOLD));
         loop {
             tokio::select! {

@@ -15,7 +15,7 @@ use crate::broker::{Delivery, Parsed, Source, Token, parse};
 use crate::store::Urgency;
 use crate::task::{
     Answer, Claimant, Command, DeadReason, Failure, Lane, LaneKey, Origin, ReadSubmission, Refusal, Stamp, Status,
-    Task, class, read_submission, refuse_message,
+    Task, class, read_submission, refusal,
 };
 use crate::telemetry::Event;
 
@@ -29,6 +29,10 @@ const BATCH: usize = 128;
 const AGE_CHECK: Duration = Duration::from_secs(15);
 /// Unstarted deliveries are committed and acked before they are as old as [`LONGEST_HOLD`].
 const OLD: Duration = Duration::from_secs(540);
+
+/// A submission that came back so often is written down before it waits again: a quarter of the broker's delivery limit, beyond
+/// which it would be dead without ever having had a place.
+const TIRED: i64 = 5;
 
 /// A delivery that waits for a place.
 struct Waiting {
@@ -106,7 +110,7 @@ async fn take_in(
     loop {
         // What came in since the last batch, so that a batch is as large as there are places.
         while let Ok(delivery) = door.try_recv() {
-            waiting.push_back(Waiting { delivery, since: Instant::now() });
+            line_up(&shared, &tracker, &mut waiting, delivery);
         }
         tokio::select! {
             biased;
@@ -119,7 +123,7 @@ async fn take_in(
                 }
             }
             delivery = door.recv() => match delivery {
-                Some(delivery) => waiting.push_back(Waiting { delivery, since: Instant::now() }),
+                Some(delivery) => line_up(&shared, &tracker, &mut waiting, delivery),
                 None => break,
             },
             _ = age_check.tick() => put_down_old(&shared, &tracker, &mut waiting),
@@ -133,6 +137,17 @@ async fn take_in(
     for Waiting { delivery, .. } in waiting {
         delivery.token.nack().await;
     }
+}
+
+/// To the end of the line, unless it has stood there too often: workers that are killed or restarted again and again give back what
+/// they have not started, and each time counts towards the broker's delivery limit. Only a submission has no row to be safe in.
+fn line_up(shared: &Arc<Shared>, tracker: &TaskTracker, waiting: &mut VecDeque<Waiting>, delivery: Delivery) {
+    if delivery.returns >= TIRED && delivery.source == Source::Tasks && matches!(parse(&delivery), Parsed::Submission) {
+        // One batch each: if reading it is what ends the process, it takes no other with it.
+        tracker.spawn(start(Arc::clone(shared), tracker.clone(), vec![(delivery, None)]));
+        return;
+    }
+    waiting.push_back(Waiting { delivery, since: Instant::now() });
 }
 
 async fn first_places(shared: &Shared, queue_slots: Option<&Arc<Semaphore>>) -> Option<Places> {
@@ -228,14 +243,13 @@ fn command_for(shared: &Shared, delivery: &Delivery, claimant: Option<Claimant>)
             (Command::Refuse(Box::new(refusal)), What::Submission)
         }
         Parsed::Submission => {
-            let queue_of = |task_type: &str| shared.queue_of(task_type).to_owned();
             let read = read_submission(
                 &delivery.body,
                 &origin(delivery),
-                &queue_of,
-                shared.store.now(),
-                || uuid::Uuid::now_v7().to_string(),
                 shared.plan.worker.max_body,
+                shared.store.now(),
+                |task_type: &str| shared.queue_of(task_type).to_owned(),
+                || uuid::Uuid::now_v7().to_string(),
             );
             let command = match read {
                 ReadSubmission::New(mut new) => {
@@ -248,9 +262,9 @@ fn command_for(shared: &Shared, delivery: &Delivery, claimant: Option<Claimant>)
                     new.rejected = delivery.source == Source::Rejected;
                     new.redelivered |= new.rejected;
                     new.claimant = claimant;
-                    Command::Submit(new)
+                    Command::Submit(Box::new(new))
                 }
-                ReadSubmission::Refused(refusal) => Command::Refuse(refusal),
+                ReadSubmission::Refused(refusal) => Command::Refuse(Box::new(refusal)),
             };
             (command, What::Submission)
         }
@@ -259,7 +273,10 @@ fn command_for(shared: &Shared, delivery: &Delivery, claimant: Option<Claimant>)
 
 fn refusal_of(shared: &Shared, delivery: &Delivery, reason: DeadReason, failure: Failure) -> Refusal {
     let (now, cap) = (shared.store.now(), shared.plan.worker.max_body);
-    refuse_message(&delivery.body, &origin(delivery), &delivery.queue, reason, failure, now, cap)
+    let mut refused = refusal(&delivery.body, &origin(delivery), cap, now, |_| delivery.queue.clone());
+    refused.reason = reason;
+    refused.failure = failure;
+    refused
 }
 
 fn origin(delivery: &Delivery) -> Origin {

@@ -5,14 +5,18 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{Store, Urgency};
-use crate::task::{Answer, Command};
+use crate::task::{Answer, Command, DEFAULT_QUEUE, Lane, LaneKey};
 
 use super::pulse::Pulse;
+
+/// Ticks from one heartbeat to the next. In between, and while nothing is held, the store is only asked whether it takes a commit:
+/// a process that has nothing to write must know of a lock as well as those whose heartbeats wait for it.
+const TICKS: u32 = 2;
 
 /// Running attempts by task id.
 #[derive(Debug, Default)]
@@ -74,16 +78,31 @@ pub fn spawn_heartbeats(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("redeliver-heartbeat".into()).spawn(move || {
         runtime.block_on(async move {
+            let tick = every / TICKS;
             // After a failed round the next one comes soon: the lease is running out.
             let retry_soon = (every / 10).max(Duration::from_millis(50));
-            let mut pause = every;
+            let (mut pause, mut ticks, mut behind) = (tick, 0_u32, false);
             loop {
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = pulse.beat_asked() => {}
+                let asked = tokio::select! {
+                    () = tokio::time::sleep(pause) => false,
+                    () = pulse.beat_asked() => true,
                     () = stop.cancelled() => return,
-                }
-                pause = if beat(store.as_ref(), &leases, &pulse).await { every } else { retry_soon };
+                };
+                ticks = ticks.wrapping_add(1);
+                let renew = asked || behind || ticks.is_multiple_of(TICKS);
+                let began = Instant::now();
+                let well = if renew {
+                    beat(store.as_ref(), &leases, &pulse).await
+                } else {
+                    look(store.as_ref(), &pulse).await
+                };
+                // A look that took long has met a lock, and leases ran on meanwhile.
+                behind = !well || (!renew && began.elapsed() > tick);
+                pause = match (well, behind) {
+                    (false, _) => retry_soon,
+                    (true, true) => Duration::ZERO,
+                    (true, false) => tick,
+                };
             }
         });
     })
@@ -93,15 +112,13 @@ pub fn spawn_heartbeats(
 async fn beat(store: &dyn Store, leases: &Leases, pulse: &Pulse) -> bool {
     let held = leases.snapshot();
     if held.is_empty() {
-        pulse.note_beat();
-        return true;
+        return look(store, pulse).await;
     }
     let commands =
         held.iter().map(|(id, lease)| Command::Heartbeat { id: id.clone(), fence: lease.fence }).collect::<Vec<_>>();
     match store.apply(Urgency::First, commands).await {
         Ok(answers) => {
             pulse.note_success();
-            pulse.note_beat();
             for ((id, lease), answer) in held.iter().zip(answers) {
                 // A row that was settled meanwhile is refused too; then the claim is no longer held here either.
                 if !matches!(answer, Answer::Done | Answer::Unprocessable { .. }) && leases.holds(id, lease.fence) {
@@ -113,6 +130,21 @@ async fn beat(store: &dyn Store, leases: &Leases, pulse: &Pulse) -> bool {
         }
         Err(error) => {
             tracing::warn!(%error, "heartbeat failed");
+            false
+        }
+    }
+}
+
+/// Takes the store's write lock and changes nothing: no mark goes back.
+async fn look(store: &dyn Store, pulse: &Pulse) -> bool {
+    let nothing = Command::Mark { lane: LaneKey { queue: DEFAULT_QUEUE.into(), lane: Lane::Tasks }, arrives_at: 0 };
+    match store.apply(Urgency::First, vec![nothing]).await {
+        Ok(_) => {
+            pulse.note_success();
+            true
+        }
+        Err(error) => {
+            tracing::debug!(%error, "the store takes no commit");
             false
         }
     }

@@ -7,11 +7,13 @@ mod attempt;
 mod intake;
 mod leases;
 mod outbox;
+mod plan;
 mod pulse;
 mod scheduler;
 mod stall;
 
-pub use scheduler::{Fed, dispatch_once};
+pub use plan::{Plan, RouteError};
+pub use scheduler::dispatch_once;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,38 +24,17 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::broker::{Broker, BrokerError, Consumption, SessionWatch, Topology};
-use crate::config::{QueueConfig, SchedulerConfig, WorkerConfig};
-use crate::handler::{Handler, Route};
-use crate::policy::{Policies, Policy};
+use crate::broker::{Broker, BrokerError, Consumption, SessionWatch};
+use crate::config::QueueConfig;
+use crate::handler::Handler;
+use crate::policy::Policy;
 use crate::store::{Store, StoreError, Urgency};
-use crate::task::{Answer, Claimant, Command, Millis, Settings, Spec, Spot};
+use crate::task::{Answer, Claimant, Command, Millis, Spec, Spot};
 use crate::telemetry::{Event, Observers};
 
 use leases::Leases;
 use outbox::Outbox;
 use pulse::Pulse;
-
-/// What a worker is to do.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// Retry rules.
-    pub policies: Policies,
-    /// Who runs which type; first match wins.
-    pub routes: Vec<Route>,
-    /// Every queue of the installation, in order.
-    pub queues: Vec<QueueConfig>,
-    /// The queues this worker consumes; all of them when empty.
-    pub serve: Vec<String>,
-    /// `[worker]`
-    pub worker: WorkerConfig,
-    /// `[scheduler]`
-    pub scheduler: SchedulerConfig,
-    /// The times that transitions use; the store was opened with the same.
-    pub settings: Settings,
-    /// Every broker object.
-    pub topology: Topology,
-}
 
 /// Why a worker did not start.
 #[derive(Debug, Error)]
@@ -319,6 +300,11 @@ impl SessionWatch for MissingWriter {
             }
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    async fn found_dead_missing(&self, queues: Vec<String>) -> Result<(), String> {
+        let commands = queues.into_iter().map(|queue| Command::DirtyDlq { queue }).collect();
+        self.0.store.apply(Urgency::Normal, commands).await.map(drop).map_err(|error| error.to_string())
     }
 }
 

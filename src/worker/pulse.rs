@@ -1,4 +1,7 @@
-//! When this process last reached its store, on the monotonic clock; shared by heartbeats, scheduler and attempts.
+//! When this process last committed to its store, on the monotonic clock; shared by heartbeats, scheduler and attempts.
+//!
+//! Only commits count. Reads go on while another program locks the store, and whoever took them for a sign of life would call the
+//! others dead whose heartbeats wait behind that lock.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
@@ -12,19 +15,13 @@ use crate::task::Millis;
 pub struct Pulse {
     started: Instant,
     last_success: AtomicI64,
-    last_beat: AtomicI64,
     beat_wanted: Notify,
 }
 
 impl Pulse {
     /// Starts at 0.
     pub fn new() -> Pulse {
-        Pulse {
-            started: Instant::now(),
-            last_success: AtomicI64::new(0),
-            last_beat: AtomicI64::new(0),
-            beat_wanted: Notify::new(),
-        }
+        Pulse { started: Instant::now(), last_success: AtomicI64::new(0), beat_wanted: Notify::new() }
     }
 
     /// Milliseconds since the start.
@@ -32,24 +29,14 @@ impl Pulse {
         Millis::try_from(self.started.elapsed().as_millis()).unwrap_or(Millis::MAX)
     }
 
-    /// A store call succeeded.
+    /// A commit succeeded.
     pub fn note_success(&self) {
         self.last_success.fetch_max(self.now(), Ordering::Relaxed);
     }
 
-    /// A round of heartbeats was written.
-    pub fn note_beat(&self) {
-        self.last_beat.fetch_max(self.now(), Ordering::Relaxed);
-    }
-
-    /// When a store call last succeeded.
+    /// When a commit last succeeded.
     pub fn last_success(&self) -> Millis {
         self.last_success.load(Ordering::Relaxed)
-    }
-
-    /// When a round of heartbeats was last written.
-    pub fn last_beat(&self) -> Millis {
-        self.last_beat.load(Ordering::Relaxed)
     }
 
     /// Asks the heartbeat thread for a round now.

@@ -26,10 +26,10 @@ impl StallGuard {
         StallGuard { lease_ms, last: None, quiet_until_mono: mono.saturating_add(lease_ms / 3) }
     }
 
-    /// Takes a reading: wall clock, monotonic clock, and the monotonic time of the last successful store call.
+    /// Takes a reading: wall clock, monotonic clock, and the monotonic time of the last commit.
     /// Returns whether leases may be ended now.
     ///
-    /// More than lease/3 without a successful store call, or between two readings, makes it quiet for one heartbeat interval (lease/3);
+    /// More than lease/3 without a commit, or between two readings, makes it quiet for one heartbeat interval (lease/3);
     /// a jump of the wall clock against the monotonic one by more than lease/3 for a whole lease.
     pub fn may_expire(&mut self, wall: Millis, mono: Millis, last_success_mono: Millis) -> bool {
         let third = self.lease_ms / 3;

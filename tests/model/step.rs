@@ -262,10 +262,10 @@ impl Redeliver {
         let answer = self.apply(
             w,
             match deed {
-                Deed::Cancel => Command::Cancel { id },
+                Deed::Cancel => Command::Cancel { id, note: None },
                 Deed::RunNow => Command::RunNow { id },
-                Deed::Replay => Command::Replay { id, generation },
-                Deed::Discard => Command::Discard { id, generation },
+                Deed::Replay => Command::Replay { id, generation, note: None },
+                Deed::Discard => Command::Discard { id, generation, note: None },
             },
         );
         self.publish(w, &answer);

@@ -216,7 +216,7 @@ fn run_now_brings_the_due_time_forward_and_never_back() {
 #[test]
 fn a_running_task_is_neither_cancelled_nor_hurried() {
     let mut desk = Desk::with_running();
-    for command in [Command::Cancel { id: ID.into() }, Command::RunNow { id: ID.into() }] {
+    for command in [Command::Cancel { id: ID.into(), note: None }, Command::RunNow { id: ID.into() }] {
         assert_eq!(desk.apply(command), Answer::NotNow { status: Status::Running });
     }
 }
@@ -224,7 +224,7 @@ fn a_running_task_is_neither_cancelled_nor_hurried() {
 #[test]
 fn a_cancelled_task_ends_and_its_wake_up_starts_nothing() {
     let mut desk = Desk::with_retry_on_rung(MINUTE);
-    assert_eq!(desk.apply(Command::Cancel { id: ID.into() }), Answer::Done);
+    assert_eq!(desk.apply(Command::Cancel { id: ID.into(), note: None }), Answer::Done);
     desk.pass_time(MINUTE);
     assert_eq!(desk.claim(stamp(0, 1)), Answer::NotNow { status: Status::Cancelled });
 }
@@ -253,7 +253,7 @@ fn poison_sets_any_unfinished_row_aside_and_the_running_attempts_settle_is_refus
 fn after_poison_and_replay_the_old_attempt_still_cannot_settle() {
     let mut desk = Desk::with_running();
     let _: Answer = desk.apply(Command::Poison { id: ID.into(), message: "too big".into() });
-    let _: Answer = desk.apply(Command::Replay { id: ID.into(), generation: 0 });
+    let _: Answer = desk.apply(Command::Replay { id: ID.into(), generation: 0, note: None });
     assert_eq!(desk.run(stamp(1, 0)), 2);
     assert_eq!(desk.settle(1, Decision::Succeed), Answer::Changed);
 }
@@ -263,7 +263,7 @@ fn attempts_carry_their_number_generation_and_fence() {
     let mut desk = Desk::with_retry_on_rung(0);
     let second = desk.run(stamp(0, 1));
     let _: Answer = desk.settle(second, die(DeadReason::RetriesExhausted));
-    let _: Answer = desk.apply(Command::Replay { id: ID.into(), generation: 0 });
+    let _: Answer = desk.apply(Command::Replay { id: ID.into(), generation: 0, note: None });
     let third = desk.run(stamp(1, 0));
     let _: Answer = desk.settle(third, Decision::Succeed);
     let numbers: Vec<_> =

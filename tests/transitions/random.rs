@@ -157,9 +157,9 @@ impl Throw {
             }
             Throw::Deed { id, off, which } => match (which, IDS[id].to_owned()) {
                 (0, id) => Command::RunNow { id },
-                (1, id) => Command::Cancel { id },
-                (2, task) => Command::Replay { id: task, generation: generation(desk, id, off) },
-                (3, task) => Command::Discard { id: task, generation: generation(desk, id, off) },
+                (1, id) => Command::Cancel { id, note: None },
+                (2, task) => Command::Replay { id: task, generation: generation(desk, id, off), note: None },
+                (3, task) => Command::Discard { id: task, generation: generation(desk, id, off), note: None },
                 (4, id) => Command::Poison { id, message: "too big".into() },
                 (_, task) => Command::Intercept {
                     id: task,

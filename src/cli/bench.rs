@@ -1,0 +1,68 @@
+//! `redeliver bench`
+
+use std::path::PathBuf;
+
+use redeliver::bench;
+
+use super::context::{Context, Missing, open_broker, open_store};
+use super::exit::{self, Exit};
+use super::output::Document;
+use super::scratch::Scratch;
+
+/// Measure end-to-end throughput beside the bare broker's ceiling, in the same run
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  redeliver bench
+  redeliver bench --tasks 50000 -o json
+
+Runs a no-op handler on queues and a store of its own, which are removed at the end. -o json: {tasks, tasks_per_s,
+ceiling_per_s, ratio, p50_ms, p99_ms, rss_mb, cpu_ms_per_1k}.")]
+pub struct Args {
+    /// How many tasks
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    tasks: u32,
+    /// Where to put the store that is measured: its disk is part of the figure [default: the folder for temporary files]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// Measures.
+///
+/// # Errors
+/// When store or broker do not answer, or a run stands still.
+pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
+    let Some(url) = context.config().broker.urls.first().cloned() else {
+        return Err(exit::error(Exit::Usage, "bench measures RabbitMQ; set broker.url to an amqp:// URL"));
+    };
+    let namespace = format!("redeliver-bench-{}", std::process::id());
+    let options = bench::Options { tasks: usize::try_from(args.tasks)?, ..bench::Options::default() };
+    let folder = Scratch::new("bench", args.dir.as_deref())?;
+    let mut config = options.config(&namespace);
+    config.broker.urls.clone_from(&context.config().broker.urls);
+    config.store.url = format!("sqlite://{}", folder.path.join("redeliver.db").display());
+    let store = context.bound("the store", open_store(&config, Missing::Created)).await??;
+    let broker = open_broker(&config)?;
+    context.bound("the broker", broker.connect()).await??;
+    let progress = |text: &str| context.say(text);
+    let measured = bench::run(&url, store.clone(), broker, &namespace, &options, &progress).await;
+    let cleaner = open_broker(&config)?;
+    if let Err(error) = cleaner.delete(&config.topology(), true).await {
+        tracing::warn!(%error, "the benchmark's queues are still on the broker");
+    }
+    cleaner.close().await;
+    store.close().await;
+    let figures = measured?;
+    let json = serde_json::to_value(&figures)?;
+    let lines = vec![
+        ("tasks", figures.tasks.to_string()),
+        ("tasks_per_s", figures.tasks_per_s.to_string()),
+        ("ceiling_per_s", figures.ceiling_per_s.to_string()),
+        ("ratio", figures.ratio.to_string()),
+        ("p50_ms", figures.p50_ms.to_string()),
+        ("p99_ms", figures.p99_ms.to_string()),
+        ("rss_mb", figures.rss_mb.to_string()),
+        ("cpu_ms_per_1k", figures.cpu_ms_per_1k.to_string()),
+    ];
+    context.printer.one(&Document { name: figures.tasks_per_s.to_string(), lines, tables: Vec::new(), json })?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,167 @@
+//! What every command needs: the configuration, the printer, and the one place where a real store and broker are opened.
+//!
+//! Commands see ports only. Every wait for a port is bounded: by `--timeout`, else by [`PATIENCE`].
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redeliver::broker::{Broker, EmbeddedBroker, RabbitBroker};
+use redeliver::config::{self, Config, FlagValue, Loaded, Request, Secrets, process_environment};
+use redeliver::store::Store;
+use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
+
+use super::Globals;
+use super::exit::{self, Exit};
+use super::output::Printer;
+
+/// How long a command waits for store or broker when `--timeout` does not say.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// See the module.
+pub struct Context {
+    /// The configuration and where its values come from.
+    pub loaded: Loaded,
+    /// For stdout.
+    pub printer: Printer,
+    /// `--timeout`
+    pub timeout: Option<Duration>,
+    began: Instant,
+    quiet: bool,
+}
+
+impl Context {
+    /// Loads the configuration; `flags` are the command's own values for config keys.
+    ///
+    /// # Errors
+    /// Every problem of the configuration ([`Exit::Usage`]).
+    pub fn load(globals: &Globals, mut flags: Vec<FlagValue>, secrets: Secrets) -> anyhow::Result<Context> {
+        flags.extend(globals.flag_values());
+        let request = Request { file: globals.config.clone(), environment: &process_environment, flags, secrets };
+        let loaded = config::load(&request)?;
+        Ok(Context {
+            loaded,
+            printer: Printer::new(globals.output, globals.color),
+            timeout: globals.timeout,
+            began: Instant::now(),
+            quiet: globals.quiet,
+        })
+    }
+
+    /// What the configuration means.
+    pub fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// When `--timeout` is over; `None` without one.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.timeout.map(|timeout| self.began + timeout)
+    }
+
+    /// What is left of `--timeout`, else [`PATIENCE`].
+    pub fn patience(&self) -> Duration {
+        self.deadline().map_or(PATIENCE, |deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Waits for `answer` as long as patience allows.
+    ///
+    /// # Errors
+    /// [`Exit::Unreachable`], naming `whom`, when patience is over.
+    pub async fn bound<T>(&self, whom: &str, answer: impl Future<Output = T>) -> anyhow::Result<T> {
+        self.bound_for(self.patience(), whom, answer).await
+    }
+
+    /// The same for a last look when `--timeout` is as good as over: a moment longer, so that the answer is about the task and not about
+    /// the clock.
+    ///
+    /// # Errors
+    /// [`Exit::Unreachable`], naming `whom`, when that moment is over too.
+    pub async fn bound_last<T>(&self, whom: &str, answer: impl Future<Output = T>) -> anyhow::Result<T> {
+        const MOMENT: Duration = Duration::from_secs(2);
+        self.bound_for(self.patience().max(MOMENT), whom, answer).await
+    }
+
+    async fn bound_for<T>(&self, patience: Duration, whom: &str, answer: impl Future<Output = T>) -> anyhow::Result<T> {
+        tokio::time::timeout(patience, answer).await.map_err(|_| {
+            let length = config::show_duration(self.timeout.unwrap_or(PATIENCE));
+            exit::error(Exit::Unreachable, format!("{whom} did not answer within {length}"))
+        })
+    }
+
+    /// A line for people on stderr, unless `-q`.
+    pub fn say(&self, text: impl AsRef<str>) {
+        if !self.quiet {
+            eprintln!("{}", super::output::clean(text.as_ref()));
+        }
+    }
+
+    /// The store, which must exist.
+    ///
+    /// # Errors
+    /// When it does not exist, cannot be used or does not answer.
+    pub async fn store(&self) -> anyhow::Result<Arc<dyn Store>> {
+        self.bound("the store", open_store(self.config(), Missing::Refused)).await?
+    }
+
+    /// The store, made if it does not exist.
+    ///
+    /// # Errors
+    /// When it cannot be made or used, or does not answer.
+    pub async fn store_or_new(&self) -> anyhow::Result<Arc<dyn Store>> {
+        self.bound("the store", open_store(self.config(), Missing::Created)).await?
+    }
+
+    /// The broker, connected, so that an unreachable one is an error here and not a message lost later.
+    ///
+    /// # Errors
+    /// When it is not reachable or refuses.
+    pub async fn broker(&self) -> anyhow::Result<Arc<dyn Broker>> {
+        let broker = open_broker(self.config())?;
+        self.bound("the broker", broker.connect()).await??;
+        Ok(broker)
+    }
+}
+
+/// What to do about a store that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// Make it.
+    Created,
+    /// An error: whoever lists or replays has mistyped the path, and an empty new store would look like lost tasks.
+    Refused,
+}
+
+/// Opens the configured store.
+///
+/// # Errors
+/// When it cannot be used.
+pub async fn open_store(config: &Config, missing: Missing) -> anyhow::Result<Arc<dyn Store>> {
+    let url = &config.store.url;
+    if missing == Missing::Refused && !file_exists(url) {
+        let text = format!("there is no store at {url}: check store.url, or make it with `redeliver store migrate`");
+        return Err(exit::error(Exit::NotFound, text));
+    }
+    let options = SqliteOptions { create: missing == Missing::Created, ..SqliteOptions::default() };
+    Ok(Arc::new(SqliteStore::open(url, config.settings(), options).await?))
+}
+
+/// Whether the database file is there. A URL that cannot be read is left to the store to complain about.
+fn file_exists(url: &str) -> bool {
+    let path = url.strip_prefix("sqlite://").unwrap_or(url);
+    let path = path.split('?').next().unwrap_or(path);
+    std::path::Path::new(path).try_exists().unwrap_or(true)
+}
+
+/// The configured broker; nothing is connected yet.
+///
+/// # Errors
+/// When its URL cannot be used.
+pub fn open_broker(config: &Config) -> anyhow::Result<Arc<dyn Broker>> {
+    let broker = &config.broker;
+    if broker.is_embedded() {
+        return Ok(Arc::new(EmbeddedBroker::new(&broker.namespace)));
+    }
+    let rabbit =
+        RabbitBroker::new(broker.urls.clone(), broker.namespace.clone(), broker.confirm_timeout, broker.heartbeat)?;
+    Ok(Arc::new(rabbit))
+}

@@ -1,0 +1,66 @@
+//! Waiting for tasks to end, by looking at the store again and again.
+//!
+//! Looks are 20 ms apart at first and at most [`LONGEST_PAUSE`] later: nobody is told of a task's end but the store.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use redeliver::store::Store;
+use redeliver::task::Task;
+
+use super::context::Context;
+use super::exit::{self, Exit};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// After this long an id that the store does not know is worth a word: it may be mistyped, or a worker may be missing.
+const UNKNOWN_FOR: Duration = Duration::from_secs(5);
+
+/// How the waiting ended.
+pub struct Waited {
+    /// The last look at each, by input index; `None`: the store never knew it.
+    pub tasks: Vec<Option<Task>>,
+    /// Whether all have ended.
+    pub all_ended: bool,
+}
+
+/// Waits until every task has ended or `--timeout` is over. An id that the store does not know yet is waited for too: a submission
+/// becomes a row only when a worker has taken it.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn until_ended(context: &Context, store: &dyn Store, ids: &[String]) -> anyhow::Result<Waited> {
+    let began = Instant::now();
+    let mut known: HashMap<String, Task> = HashMap::new();
+    let mut open: Vec<String> = ids.to_vec();
+    let mut pause = FIRST_PAUSE;
+    let mut told = false;
+    loop {
+        let found = context.bound_last("the store", store.get(&open)).await??;
+        known.extend(found.into_iter().flatten().map(|task| (task.id().to_owned(), task)));
+        open.retain(|id| known.get(id).is_none_or(|task| !task.state.status.is_ended()));
+        let over = context.deadline().is_some_and(|deadline| Instant::now() >= deadline);
+        if open.is_empty() || over {
+            let tasks = ids.iter().map(|id| known.get(id).cloned()).collect();
+            return Ok(Waited { tasks, all_ended: open.is_empty() });
+        }
+        if !told && began.elapsed() >= UNKNOWN_FOR {
+            told = true;
+            for id in open.iter().filter(|id| !known.contains_key(*id)) {
+                context.say(format!("the store does not know {id:?} yet: is the id right, and is a worker running?"));
+            }
+        }
+        let left = context.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        tokio::time::sleep(left.map_or(pause, |left| pause.min(left))).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// The one task with that id.
+///
+/// # Errors
+/// [`Exit::NotFound`] when there is none.
+pub async fn one(context: &Context, store: &dyn Store, id: &str) -> anyhow::Result<Task> {
+    let found = context.bound("the store", store.get(std::slice::from_ref(&id.to_owned()))).await??;
+    found.into_iter().next().flatten().ok_or_else(|| exit::error(Exit::NotFound, format!("there is no task {id:?}")))
+}

@@ -1,0 +1,98 @@
+//! `redeliver work`
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use redeliver::config::FlagValue;
+use redeliver::telemetry::{LogObserver, Observers};
+use redeliver::worker::{Plan, Worker};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::context::{Context, open_broker};
+use super::exit::{self, Exit};
+
+/// Run workers: take submissions and wake-ups, run attempts, schedule retries, feed pending rows
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  redeliver work
+  redeliver work --queue shipping --concurrency 8
+  REDELIVER_BROKER_URL_FILE=/run/secrets/amqp redeliver work --log-format json
+
+SIGTERM or Ctrl-C: no new attempts, running ones get worker.shutdown_grace, the rest is given back. A second one: at once.")]
+pub struct Args {
+    /// Only these queues [default: all of them]
+    #[arg(long = "queue", value_name = "Q", value_delimiter = ',')]
+    queues: Vec<String>,
+    /// Attempts at once, instead of worker.concurrency
+    #[arg(long, value_name = "N")]
+    concurrency: Option<String>,
+}
+
+impl Args {
+    /// What the flags say about config keys.
+    pub fn flag_values(&self) -> Vec<FlagValue> {
+        let value =
+            |value: &String| FlagValue { key: "worker.concurrency", flag: "--concurrency", value: value.clone() };
+        self.concurrency.iter().map(value).collect()
+    }
+}
+
+/// Runs until told to stop.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
+    if let Some(unknown) = args.queues.iter().find(|name| context.config().queue(name).is_none()) {
+        return Err(exit::error(Exit::NotFound, format!("queue {unknown:?} is not configured")));
+    }
+    // Listening before anything runs: a signal that comes while the worker starts must stop it too.
+    let mut signals = Signals::listen()?;
+    let config = context.config();
+    let plan = Plan { serve: args.queues.clone(), ..Plan::new(config)? };
+    if plan.routes.is_empty() {
+        tracing::warn!("no [[route]] is configured: every task would die of no_route");
+    }
+    let store = context.store_or_new().await?;
+    let broker = open_broker(config)?;
+    let observers = Observers::new(vec![Arc::new(LogObserver)]);
+    let worker = Worker::start(store.clone(), broker, plan, observers).await?;
+    tracing::info!(worker = worker.name(), "working");
+    let name = signals.next().await;
+    tracing::info!(
+        signal = name,
+        grace_ms = config.worker.shutdown_grace.as_millis(),
+        "stopping; again to stop at once"
+    );
+    tokio::select! {
+        () = worker.stop(config.worker.shutdown_grace) => {
+            store.close().await;
+            tracing::info!("stopped");
+            Ok(Exit::Done)
+        }
+        name = signals.next() => {
+            tracing::warn!(signal = name, "stopped at once; running attempts are lost to their leases");
+            Ok(Exit::Failed)
+        }
+    }
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Signals> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Signals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one and names it.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The file as it is written: what serde reads and what `config schema` describes.
+//!
+//! Every field is optional here, so that one missing key never hides the other mistakes; what must be there is decided when the
+//! file is validated. Doc comments of fields are the descriptions in the schema.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+
+use super::value::{AnyValue, Code, DurationText, SizeText, Spanned, Urls};
+
+/// The config file of `redeliver`.
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "redeliver.toml")]
+pub struct RawFile {
+    /// RabbitMQ, or the broker inside the process.
+    pub broker: Option<RawBroker>,
+    /// Where tasks are kept.
+    pub store: Option<RawStore>,
+    /// The worker process.
+    pub worker: Option<RawWorker>,
+    /// The times of the alarms behind messages.
+    pub scheduler: Option<RawScheduler>,
+    /// Bulkheads: task types with queues of their own. `default` always exists and takes the rest.
+    #[serde(default)]
+    pub queue: Vec<Spanned<RawQueue>>,
+    /// Who runs a task type; the first match wins.
+    #[serde(default)]
+    pub route: Vec<Spanned<RawRoute>>,
+    /// When and how often a failed task is tried again; the first match wins, a built-in last one is steps 15m, 30m, 45m.
+    #[serde(default)]
+    pub policy: Vec<Spanned<RawPolicy>>,
+}
+
+/// `[broker]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawBroker {
+    /// `amqp://` or `amqps://`, a list of them for a cluster, or `embedded`. Default: `amqp://guest:guest@localhost:5672/%2f`.
+    pub url: Option<Spanned<Urls>>,
+    /// Prefix of every exchange and queue. Default: `redeliver`.
+    pub namespace: Option<Spanned<String>>,
+    /// How long a publish may wait for its confirm. Default: `10s`.
+    pub confirm_timeout: Option<Spanned<DurationText>>,
+    /// AMQP heartbeat, in whole seconds. Default: `10s`.
+    pub heartbeat: Option<Spanned<DurationText>>,
+}
+
+/// `[store]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawStore {
+    /// `sqlite://path`, relative to the working directory. Default: `sqlite://redeliver.db`.
+    pub url: Option<Spanned<String>>,
+}
+
+/// `[worker]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawWorker {
+    /// Attempts at once in one process. Default: 64.
+    #[schemars(range(min = 1))]
+    pub concurrency: Option<Spanned<i64>>,
+    /// Unacked deliveries per lane; 0 would mean unlimited to RabbitMQ and is refused. Default: 256.
+    #[schemars(range(min = 1, max = 65535))]
+    pub prefetch: Option<Spanned<i64>>,
+    /// How long a claim holds without a heartbeat; one is sent every third of it. Default: `60s`.
+    pub lease: Option<Spanned<DurationText>>,
+    /// How long running attempts may go on after SIGTERM. Default: `30s`.
+    pub shutdown_grace: Option<Spanned<DurationText>>,
+    /// Bytes of a submission, and of a response that is read. Default: `1MiB`.
+    pub max_body: Option<Spanned<SizeText>>,
+    /// How long a task of a type without a route waits for one. Default: `0s`.
+    pub no_route_hold: Option<Spanned<DurationText>>,
+}
+
+/// `[scheduler]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawScheduler {
+    /// Slack of the alarm behind a rung. Default: `60s`.
+    pub grace: Option<Spanned<DurationText>>,
+    /// First look after a wake-up that did not arrive. Default: `30s`.
+    pub patience: Option<Spanned<DurationText>>,
+    /// Longest pause between looks. Default: `5m`.
+    pub max_patience: Option<Spanned<DurationText>>,
+    /// How far later wake-ups must have arrived before a missing one counts as lost. Default: `30s`.
+    pub slack: Option<Spanned<DurationText>>,
+    /// Releases of one attempt that are free; the next one counts as a crash. Default: 5.
+    #[schemars(range(min = 0))]
+    pub max_releases: Option<Spanned<i64>>,
+    /// Wake-ups outstanding per tasks lane. Default: 10000.
+    #[schemars(range(min = 1))]
+    pub lane_depth_cap: Option<Spanned<i64>>,
+}
+
+/// `[[queue]]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawQueue {
+    /// Letters `a-z`, digits, `_` and `-`; part of the names of its queues in RabbitMQ.
+    pub name: Option<Spanned<String>>,
+    /// Task types that belong to it, as AMQP topic patterns: `*` is one word, `#` any number.
+    pub types: Option<Spanned<Vec<Spanned<String>>>>,
+    /// Attempts at once in one process. Default: only the worker's own bound.
+    #[schemars(range(min = 1))]
+    pub concurrency: Option<Spanned<i64>>,
+}
+
+/// `[[route]]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawRoute {
+    /// Task types it is for, as an AMQP topic pattern.
+    #[serde(rename = "type")]
+    pub task_type: Option<Spanned<String>>,
+    /// Calls a third party over HTTP. Either this or `command`.
+    pub http: Option<Spanned<RawHttp>>,
+    /// Runs a program. Either this or `http`.
+    pub command: Option<Spanned<RawCommand>>,
+}
+
+/// `http = { … }` of a `[[route]]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawHttp {
+    /// `http://` or `https://`.
+    pub url: Option<Spanned<String>>,
+    /// GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS. Default: `POST`.
+    pub method: Option<Spanned<String>>,
+    /// For the whole call, body included; each attempt gets it in full. Default: `10s`.
+    pub timeout: Option<Spanned<DurationText>>,
+    /// Header names and values. `env:NAME` takes the value from the environment, or from the file that `NAME_FILE` names.
+    pub headers: Option<BTreeMap<String, Spanned<String>>>,
+    /// `http://`, `https://` or `socks5://`, or `env:NAME`. Default: none; proxies in the environment are not used.
+    pub proxy: Option<Spanned<String>>,
+    /// A PEM file of further certificate authorities.
+    pub ca_file: Option<Spanned<String>>,
+    /// JSON pointer to the platform's code in the response.
+    pub code: Option<Spanned<String>>,
+    /// JSON pointers that must lead to something that is not null and not empty.
+    #[serde(default)]
+    pub expect: Vec<Spanned<String>>,
+    /// Values filled in for fields that a response lacks: JSON pointer and value.
+    pub defaults: Option<BTreeMap<String, Spanned<AnyValue>>>,
+}
+
+/// `command = { … }` of a `[[route]]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawCommand {
+    /// The program; looked up in PATH when it has no slash.
+    pub program: Option<Spanned<String>>,
+    /// Its arguments.
+    #[serde(default)]
+    pub args: Vec<Spanned<String>>,
+    /// For the whole run; then its process group is ended. Default: `5m`.
+    pub timeout: Option<Spanned<DurationText>>,
+    /// Variables of a clean environment: `NAME` is inherited, `NAME=value` is set.
+    #[serde(default)]
+    pub env: Vec<Spanned<String>>,
+}
+
+/// `[[policy]]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawPolicy {
+    /// Unique; `default` is the built-in last one's.
+    pub name: Option<Spanned<String>>,
+    /// Task types it is for, as an AMQP topic pattern. Default: `#`, every type.
+    #[serde(rename = "type")]
+    pub task_type: Option<Spanned<String>>,
+    /// Labels a task must have, with these values.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Failed attempts that are followed by another. Default: the number of steps, else 3.
+    #[schemars(range(min = 0, max = 1000))]
+    pub max_retries: Option<Spanned<i64>>,
+    /// The delays. Default: steps 15m, 30m, 45m.
+    pub backoff: Option<Spanned<RawBackoff>>,
+    /// What a `Retry-After` does to them.
+    pub retry_after: Option<Spanned<RawRetryAfter>>,
+    /// From the task's creation; no attempt starts after it. Default: none.
+    pub deadline: Option<Spanned<DurationText>>,
+    /// Failures that deserve a retry although the defaults say otherwise.
+    pub retryable: Option<RawLists>,
+    /// Failures that do not although the defaults say otherwise.
+    pub permanent: Option<RawPermanent>,
+    /// Failures that mean "too fast".
+    pub rate_limited: Option<RawLists>,
+}
+
+/// `backoff = { … }`: exactly one shape.
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawBackoff {
+    /// Retry n waits step n; retries beyond the last step wait the last one.
+    pub steps: Option<Spanned<Vec<Spanned<DurationText>>>>,
+    /// Every retry waits the same.
+    pub fixed: Option<Spanned<DurationText>>,
+}
+
+/// `retry_after = { … }`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawRetryAfter {
+    /// `exact` (default): replaces the computed delay; `floor`: never earlier than asked; `ignore`.
+    pub mode: Option<RawRetryAfterMode>,
+    /// The longest wait that is accepted as asked. Default: `120s`.
+    pub cap: Option<Spanned<DurationText>>,
+    /// Beyond the cap: `cap` (default) waits the cap, `honour` waits as asked, `dead_letter` gives up.
+    pub over_cap: Option<RawOverCap>,
+}
+
+/// See [`RawRetryAfter::mode`].
+#[derive(Debug, Clone, Copy, serde::Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum RawRetryAfterMode {
+    /// Replaces the computed delay.
+    Exact,
+    /// Never earlier than asked.
+    Floor,
+    /// Changes nothing.
+    Ignore,
+}
+
+/// See [`RawRetryAfter::over_cap`].
+#[derive(Debug, Clone, Copy, serde::Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum RawOverCap {
+    /// Waits the cap.
+    Cap,
+    /// Waits as long as asked.
+    Honour,
+    /// Gives up at once.
+    DeadLetter,
+}
+
+/// `retryable = { … }`, `rate_limited = { … }`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawLists {
+    /// Platform codes, as text or numbers.
+    #[serde(default)]
+    pub codes: Vec<Code>,
+    /// HTTP statuses.
+    #[serde(default)]
+    pub http_status: Vec<Spanned<i64>>,
+    /// Failure classes.
+    #[serde(default)]
+    pub classes: Vec<Spanned<String>>,
+}
+
+/// `permanent = { … }`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawPermanent {
+    /// Platform codes, as text or numbers.
+    #[serde(default)]
+    pub codes: Vec<Code>,
+    /// HTTP statuses.
+    #[serde(default)]
+    pub http_status: Vec<Spanned<i64>>,
+    /// Failure classes.
+    #[serde(default)]
+    pub classes: Vec<Spanned<String>>,
+    /// Regular expressions over the stderr of a command.
+    #[serde(default)]
+    pub stderr: Vec<Spanned<String>>,
+}

@@ -1,0 +1,190 @@
+//! A batch inside its transaction: load the rows that the commands name, let the rules change them, write what changed.
+
+use std::collections::BTreeSet;
+
+use sqlx::SqliteConnection;
+
+use super::columns::{self, Binds, select_tasks, spec, state};
+use super::fault::Fault;
+use super::ledgers;
+use super::quarantine;
+use super::running::Running;
+use super::write::Writes;
+use crate::task::{Answer, Command, Millis, Rows, Settings};
+
+/// Rows with certain ids, idempotency keys or submission hashes, in the order of arrival.
+pub(super) const LOAD: &str = select_tasks!(
+    "WHERE seq IN ( \
+     SELECT seq FROM tasks WHERE id IN (SELECT value FROM json_each(?)) \
+     UNION ALL SELECT seq FROM tasks WHERE coalesce(idempotency_key, id) IN (SELECT value FROM json_each(?)) \
+     AND raw_length IS NULL \
+     UNION ALL SELECT seq FROM tasks WHERE submission_hash IN (SELECT value FROM json_each(?)) \
+     AND submission_hash IS NOT NULL) ORDER BY seq"
+);
+
+/// What outlives a transaction.
+pub(super) struct Context {
+    pub(super) settings: Settings,
+    pub(super) writes: Writes,
+    pub(super) running: Running,
+    /// Keys of the pauses in force.
+    pub(super) pauses: BTreeSet<String>,
+}
+
+/// Which rows the commands of a batch work on.
+#[derive(Default)]
+struct Needs<'c> {
+    /// Rows that have to be read.
+    ids: BTreeSet<&'c str>,
+    /// Rows that may be remembered because this process runs them.
+    running: BTreeSet<&'c str>,
+    keys: BTreeSet<&'c str>,
+    hashes: BTreeSet<&'c str>,
+    lanes: bool,
+    dlqs: bool,
+}
+
+/// Applies the commands at `now`. Nothing is committed here, and on a fault the transaction is of no further use.
+pub(super) async fn apply(
+    conn: &mut SqliteConnection,
+    context: &mut Context,
+    commands: &[Command],
+    now: Millis,
+) -> Result<Vec<Answer>, Fault> {
+    let mut rows = load(conn, context, commands, now).await?;
+    let answers = commands.iter().map(|command| rows.apply(command.clone(), now, &context.settings)).collect();
+    let changes = rows.take_changes();
+    context.writes.save(conn, &changes).await?;
+    changes.created.into_iter().chain(changes.updated).for_each(|task| context.running.written(task));
+    Ok(answers)
+}
+
+async fn load(
+    conn: &mut SqliteConnection,
+    context: &Context,
+    commands: &[Command],
+    now: Millis,
+) -> Result<Rows, Fault> {
+    let mut needs = Needs::default();
+    for command in commands {
+        needs.add(command);
+    }
+    let mut rows = Rows::default();
+    rows.pauses.clone_from(&context.pauses);
+    if needs.lanes {
+        rows.lanes = ledgers::lanes(conn).await?;
+        rows.missing = ledgers::missing(conn).await?;
+    }
+    if needs.dlqs {
+        rows.dlqs = ledgers::dlqs(conn).await?;
+    }
+    for id in &needs.running {
+        match context.running.get(id) {
+            Some(task) => rows.load(task.clone()),
+            None => _ = needs.ids.insert(id),
+        }
+    }
+    load_rows(conn, context, &needs, &mut rows, now).await?;
+    let refusals = Needs { ids: refusals_in_play(commands, &rows), ..Needs::default() };
+    load_rows(conn, context, &refusals, &mut rows, now).await?;
+    Ok(rows)
+}
+
+impl<'c> Needs<'c> {
+    fn add(&mut self, command: &'c Command) {
+        match command {
+            Command::Submit(new) => {
+                self.ids.insert(&new.spec.id);
+                self.keys.extend(new.spec.idempotency_key.as_deref());
+                if new.redelivered {
+                    self.hashes.extend(new.spec.submission_hash.as_deref());
+                }
+            }
+            Command::Refuse(refusal) => {
+                self.ids.insert(&refusal.spec.id);
+            }
+            Command::Heartbeat { id, .. }
+            | Command::Settle { id, .. }
+            | Command::Lost { id, .. }
+            | Command::Release { id, .. } => {
+                self.running.insert(id);
+            }
+            Command::Wake { id, .. } => {
+                self.ids.insert(id);
+                self.lanes = true;
+            }
+            Command::Replay { id, .. } | Command::Discard { id, .. } | Command::CopyConfirmed { id, .. } => {
+                self.ids.insert(id);
+                self.dlqs = true;
+            }
+            Command::Claim { id, .. }
+            | Command::Route { id, .. }
+            | Command::Postpone { id, .. }
+            | Command::Intercept { id, .. }
+            | Command::PublishFailed { id, .. }
+            | Command::RunNow { id }
+            | Command::Cancel { id, .. }
+            | Command::CopyMissing { id, .. }
+            | Command::SendCopy { id, .. }
+            | Command::Poison { id, .. } => {
+                self.ids.insert(id);
+            }
+            Command::Mark { .. } | Command::Missing { .. } => self.lanes = true,
+            Command::DirtyDlq { .. } | Command::BeginPass { .. } | Command::EndPass { .. } => self.dlqs = true,
+        }
+    }
+}
+
+/// The rows of conflicts and refusals: they matter only where a submission meets a task that is there already, in the store
+/// or earlier in the batch, which is rare; new submissions are spared the look-up.
+fn refusals_in_play<'c>(commands: &'c [Command], rows: &Rows) -> BTreeSet<&'c str> {
+    let mut named = BTreeSet::new();
+    let mut in_play = BTreeSet::new();
+    for command in commands {
+        let Command::Submit(new) = command else { continue };
+        let (id, key) = (new.spec.id.as_str(), new.spec.idempotency_key.as_deref());
+        let hash = new.spec.submission_hash.as_deref();
+        let known = rows.get(id).is_some()
+            || key.is_some_and(|key| rows.id_by_key(key).is_some())
+            || hash.is_some_and(|hash| rows.id_by_submission_hash(hash).is_some());
+        let mut repeated = !named.insert(("id", id));
+        repeated |= key.is_some_and(|key| !named.insert(("key", key)));
+        repeated |= hash.is_some_and(|hash| !named.insert(("hash", hash)));
+        if known || repeated {
+            in_play.insert(new.refusal.spec.id.as_str());
+        }
+    }
+    in_play
+}
+
+/// Loads the rows that the ids, keys and hashes of `needs` name, in the order of arrival, so that of several with one hash
+/// the newest counts. A row that cannot be read is made a dead one, so that the batch sees it as what it is now.
+async fn load_rows(
+    conn: &mut SqliteConnection,
+    context: &Context,
+    needs: &Needs<'_>,
+    rows: &mut Rows,
+    now: Millis,
+) -> Result<(), Fault> {
+    if needs.ids.is_empty() && needs.keys.is_empty() && needs.hashes.is_empty() {
+        return Ok(());
+    }
+    let mut binds = Binds::default();
+    binds.add(json_array(&needs.ids)).add(json_array(&needs.keys)).add(json_array(&needs.hashes));
+    for row in &sqlx::query_with(LOAD, binds.done()).fetch_all(&mut *conn).await? {
+        match columns::task(row) {
+            Ok((_, task)) => rows.load(task),
+            Err(row) => {
+                if let Some(task) = quarantine::set_aside(conn, row.seq, now, &context.settings).await? {
+                    rows.load(task);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn json_array<'a>(words: impl IntoIterator<Item = &'a &'a str>) -> String {
+    let words: Vec<&str> = words.into_iter().copied().collect();
+    serde_json::json!(words).to_string()
+}

@@ -1,0 +1,321 @@
+//! How a task lies in the columns of `tasks`, there and back.
+//!
+//! Reading is strict about what the rules rely on and lenient about what they do not: a label whose value is a number is
+//! taken as its text. What cannot be read at all comes back as [`Unreadable`] and goes to quarantine.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{Arguments, Decode, Encode, Row, Sqlite, Type};
+
+use crate::task::{DeadReason, DlqCopy, Failure, Lane, Outstanding, RawSubmission, Spec, Stamp, State, Status, Task};
+
+/// The columns that transitions change, in the order of [`Binds::state`] and [`Columns::state`].
+macro_rules! state {
+    () => {
+        "status, dead_reason, degraded, generation, retry_count, due_at, wake_at, deadline, queue, fence, worker, \
+         started_at, releases, wakes, sent_lane, sent_rung_ms, sent_at, arrives_at, held_by, dlq_copy, dlq_at, delay_ms, \
+         delay_reason, failure_class, failure_code, failure_http_status, failure_message, failure_fingerprint, ended_at, \
+         note"
+    };
+}
+
+/// The columns that never change after the first commit, in the order of [`Binds::spec`] and [`Columns::spec`].
+macro_rules! spec {
+    () => {
+        "id, type, priority, idempotency_key, cache_key, reply_to, payload_hash, submission_hash, created_at, \
+         conflicts_with, labels, payload, raw_length, raw_routing_key, raw_message_id, raw_bytes"
+    };
+}
+
+/// A query for whole tasks, as [`task`] reads them: what follows `FROM tasks`.
+macro_rules! select_tasks {
+    ($rest:expr) => {
+        concat!("SELECT seq, ", state!(), ", ", spec!(), " FROM tasks ", $rest)
+    };
+}
+
+pub(super) use {select_tasks, spec, state};
+
+/// A row that does not decode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unreadable {
+    /// Its `seq`.
+    pub(super) seq: i64,
+    /// Which column, and what is wrong.
+    pub(super) reason: String,
+}
+
+/// Arguments of a statement, in order.
+#[derive(Default)]
+pub(super) struct Binds(SqliteArguments);
+
+impl Binds {
+    /// With room for `count` arguments.
+    pub(super) fn with_room(count: usize) -> Binds {
+        let mut arguments = SqliteArguments::default();
+        arguments.reserve(count, 0);
+        Binds(arguments)
+    }
+
+    pub(super) fn add<'q>(&mut self, value: impl Encode<'q, Sqlite> + Type<Sqlite>) -> &mut Binds {
+        self.0.add(value).expect("numbers, text and bytes always encode");
+        self
+    }
+
+    /// A word of ours, an id or a key: as it is. (One allocation, where sqlx's own way with `&str` takes two; a row has twenty.)
+    pub(super) fn word(&mut self, text: &str) -> &mut Binds {
+        self.add(Arc::<str>::from(text))
+    }
+
+    pub(super) fn optional_word(&mut self, text: Option<&str>) -> &mut Binds {
+        match text {
+            Some(text) => self.word(text),
+            None => self.add(None::<i64>),
+        }
+    }
+
+    /// Text for people. NUL is replaced: SQLite's own functions stop at it and PostgreSQL refuses it.
+    pub(super) fn text(&mut self, text: &str) -> &mut Binds {
+        self.word(&without_nul(text))
+    }
+
+    pub(super) fn optional_text(&mut self, text: Option<&str>) -> &mut Binds {
+        self.optional_word(text.map(without_nul).as_deref())
+    }
+
+    /// The columns of [`state!`].
+    pub(super) fn state(&mut self, state: &State) {
+        let failure = state.failure.as_ref();
+        let sent = state.outstanding.as_ref();
+        self.word(state.status.as_str())
+            .optional_word(state.dead_reason.map(DeadReason::as_str))
+            .optional_text(state.degraded.as_deref())
+            .add(state.stamp.generation)
+            .add(state.stamp.retry_count)
+            .add(state.due_at)
+            .add(state.wake_at)
+            .add(state.deadline)
+            .optional_text(state.queue.as_deref())
+            .add(state.fence)
+            .optional_text(state.worker.as_deref())
+            .add(state.started_at)
+            .add(state.releases)
+            .add(state.wakes)
+            .optional_word(sent.map(|sent| sent.lane.as_str()))
+            .add(sent.map(|sent| sent.rung_ms))
+            .add(sent.map(|sent| sent.sent_at))
+            .add(sent.map(|sent| sent.arrives_at))
+            .optional_text(state.held_by.as_deref())
+            .word(state.dlq_copy.as_str())
+            .add(state.dlq_at)
+            .add(state.delay_ms)
+            .optional_text(state.delay_reason.as_deref())
+            .optional_text(failure.map(|failure| failure.class.as_str()))
+            .optional_text(failure.and_then(|failure| failure.code.as_deref()))
+            .add(failure.and_then(|failure| failure.http_status).map(i64::from))
+            .optional_text(failure.map(|failure| failure.message.as_str()))
+            .optional_text(failure.map(|failure| failure.fingerprint.as_str()))
+            .add(state.ended_at)
+            .optional_text(state.note.as_deref());
+    }
+
+    /// The columns of [`spec!`].
+    pub(super) fn spec(&mut self, spec: &Spec) {
+        let raw = spec.raw.as_deref();
+        // Ids and keys go in as they are: replacing a character would make two of them one. The schema refuses NUL there.
+        self.word(&spec.id)
+            .word(&spec.task_type)
+            .add(spec.priority)
+            .optional_word(spec.idempotency_key.as_deref())
+            .optional_text(spec.cache_key.as_deref())
+            .optional_text(spec.reply_to.as_deref())
+            .word(&spec.payload_hash)
+            .optional_word(spec.submission_hash.as_deref())
+            .add(spec.created_at)
+            .optional_word(spec.conflicts_with.as_deref())
+            .word(&labels_to_json(&spec.labels))
+            .word(&spec.payload)
+            .add(raw.map(|raw| raw.length))
+            .optional_text(raw.map(|raw| raw.routing_key.as_str()))
+            .optional_text(raw.and_then(|raw| raw.message_id.as_deref()))
+            .add(raw.map(|raw| raw.bytes.as_slice()));
+    }
+
+    pub(super) fn done(self) -> SqliteArguments {
+        self.0
+    }
+}
+
+/// How many columns a comma-separated list names.
+pub(super) fn count(columns: &str) -> usize {
+    columns.split(',').count()
+}
+
+fn without_nul(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+fn labels_to_json(labels: &BTreeMap<String, String>) -> Cow<'static, str> {
+    if labels.is_empty() {
+        return Cow::Borrowed("{}");
+    }
+    let object =
+        labels.iter().map(|(name, value)| (without_nul(name).into_owned(), without_nul(value).into_owned().into()));
+    Cow::Owned(serde_json::Value::Object(object.collect()).to_string())
+}
+
+fn labels_from_json(text: &str) -> Result<BTreeMap<String, String>, String> {
+    if text == "{}" {
+        return Ok(BTreeMap::new());
+    }
+    let object: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(text).map_err(|error| format!("labels: {error}"))?;
+    let as_text = |value| match value {
+        serde_json::Value::String(text) => text,
+        other => other.to_string(),
+    };
+    Ok(object.into_iter().map(|(name, value)| (name, as_text(value))).collect())
+}
+
+/// Reads the columns of a row from left to right.
+pub(super) struct Columns<'r> {
+    row: &'r SqliteRow,
+    at: usize,
+}
+
+impl<'r> Columns<'r> {
+    pub(super) fn of(row: &'r SqliteRow) -> Columns<'r> {
+        Columns { row, at: 0 }
+    }
+
+    pub(super) fn next<T: Decode<'r, Sqlite>>(&mut self) -> Result<T, String> {
+        let at = self.at;
+        self.at += 1;
+        self.row.try_get_unchecked(at).map_err(|error| error.to_string())
+    }
+
+    /// A word that `parse` knows.
+    pub(super) fn word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+        let word: &str = self.next()?;
+        parse(word).ok_or_else(|| format!("unknown word {word:?}"))
+    }
+
+    fn optional_word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, String> {
+        let word: Option<&str> = self.next()?;
+        word.map(|word| parse(word).ok_or_else(|| format!("unknown word {word:?}"))).transpose()
+    }
+
+    /// A failure from class, code, HTTP status, message, stack (if it is among the columns) and fingerprint.
+    pub(super) fn failure(&mut self, with_stack: bool) -> Result<Option<Failure>, String> {
+        let class: Option<String> = self.next()?;
+        let code = self.next()?;
+        let http_status: Option<i64> = self.next()?;
+        let message: Option<String> = self.next()?;
+        let stack = if with_stack { self.next()? } else { None };
+        let fingerprint: Option<String> = self.next()?;
+        let http_status =
+            http_status.map(u16::try_from).transpose().map_err(|_| "HTTP status out of range".to_owned())?;
+        Ok(class.map(|class| Failure {
+            class,
+            code,
+            http_status,
+            message: message.unwrap_or_default(),
+            stack,
+            fingerprint: fingerprint.unwrap_or_default(),
+        }))
+    }
+
+    /// The columns of [`state!`].
+    pub(super) fn state(&mut self) -> Result<State, String> {
+        Ok(State {
+            status: self.word(Status::parse)?,
+            dead_reason: self.optional_word(DeadReason::parse)?,
+            degraded: self.next()?,
+            stamp: Stamp { generation: self.next()?, retry_count: self.next()? },
+            due_at: self.next()?,
+            wake_at: self.next()?,
+            deadline: self.next()?,
+            queue: self.next()?,
+            fence: self.next()?,
+            worker: self.next()?,
+            started_at: self.next()?,
+            releases: self.next()?,
+            wakes: self.next()?,
+            outstanding: self.outstanding()?,
+            held_by: self.next()?,
+            dlq_copy: self.word(DlqCopy::parse)?,
+            dlq_at: self.next()?,
+            delay_ms: self.next()?,
+            delay_reason: self.next()?,
+            failure: self.failure(false)?,
+            ended_at: self.next()?,
+            note: self.next()?,
+        })
+    }
+
+    fn outstanding(&mut self) -> Result<Option<Outstanding>, String> {
+        let lane = self.optional_word(Lane::parse)?;
+        let (rung_ms, sent_at, arrives_at): (Option<i64>, Option<i64>, Option<i64>) =
+            (self.next()?, self.next()?, self.next()?);
+        Ok(lane.map(|lane| Outstanding {
+            lane,
+            rung_ms: rung_ms.unwrap_or(0),
+            sent_at: sent_at.unwrap_or(0),
+            arrives_at: arrives_at.unwrap_or(0),
+        }))
+    }
+
+    /// The columns of [`spec!`].
+    pub(super) fn spec(&mut self) -> Result<Spec, String> {
+        let id: String = self.next()?;
+        let mut spec = Spec {
+            task_type: self.next()?,
+            priority: self.next()?,
+            idempotency_key: self.next()?,
+            cache_key: self.next()?,
+            reply_to: self.next()?,
+            payload_hash: self.next()?,
+            submission_hash: self.next()?,
+            created_at: self.next()?,
+            conflicts_with: self.next()?,
+            labels: labels_from_json(self.next()?)?,
+            payload: self.next()?,
+            raw: None,
+            id,
+        };
+        let length: Option<i64> = self.next()?;
+        let routing_key: Option<String> = self.next()?;
+        let message_id = self.next()?;
+        let bytes: Option<Vec<u8>> = self.next()?;
+        spec.raw = length.map(|length| {
+            Arc::new(RawSubmission {
+                bytes: bytes.unwrap_or_default(),
+                length,
+                routing_key: routing_key.unwrap_or_default(),
+                message_id,
+            })
+        });
+        if spec.raw.is_none() && spec.idempotency_key.is_none() {
+            spec.idempotency_key = Some(spec.id.clone());
+        }
+        Ok(spec)
+    }
+}
+
+/// A task from `seq`, [`state!`] and [`spec!`].
+pub(super) fn task(row: &SqliteRow) -> Result<(i64, Task), Unreadable> {
+    let mut columns = Columns::of(row);
+    let seq = columns.next().unwrap_or(0);
+    let mut read = || {
+        let state = columns.state()?;
+        let spec = Arc::new(columns.spec()?);
+        Ok(Task { spec, state })
+    };
+    match read() {
+        Ok(task) => Ok((seq, task)),
+        Err(reason) => Err(Unreadable { seq, reason }),
+    }
+}

@@ -1,0 +1,83 @@
+//! What SQLite's error codes mean for callers: try again, ask a person, or this row alone is to blame.
+
+use std::path::Path;
+
+use crate::store::StoreError;
+
+/// Why a statement or a transaction failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The store as a whole cannot do it now, and nothing was done: locked, full, out of memory.
+    Transient(String),
+    /// The store as a whole cannot do it now; had it been a commit, it may have happened: an I/O error, a connection lost.
+    Broken(String),
+    /// The store as a whole cannot be used until a person acts.
+    Unusable(String),
+    /// Only what this statement was given is to blame; other rows may go through.
+    Row(String),
+}
+
+/// Primary result codes (<https://www.sqlite.org/rescode.html>).
+mod code {
+    pub(super) const PERM: i32 = 3;
+    pub(super) const BUSY: i32 = 5;
+    pub(super) const LOCKED: i32 = 6;
+    pub(super) const NOMEM: i32 = 7;
+    pub(super) const READONLY: i32 = 8;
+    pub(super) const INTERRUPT: i32 = 9;
+    pub(super) const IOERR: i32 = 10;
+    pub(super) const CORRUPT: i32 = 11;
+    pub(super) const FULL: i32 = 13;
+    pub(super) const CANTOPEN: i32 = 14;
+    pub(super) const PROTOCOL: i32 = 15;
+    pub(super) const SCHEMA: i32 = 17;
+    pub(super) const AUTH: i32 = 23;
+    pub(super) const NOTADB: i32 = 26;
+}
+
+impl Fault {
+    /// The fault as callers see it.
+    pub(super) fn at(self, path: &Path) -> StoreError {
+        let place = path.display().to_string();
+        match self {
+            Fault::Transient(reason) | Fault::Broken(reason) => StoreError::Unavailable { place, reason },
+            Fault::Unusable(reason) | Fault::Row(reason) => StoreError::Unusable { place, reason },
+        }
+    }
+}
+
+impl From<sqlx::Error> for Fault {
+    fn from(error: sqlx::Error) -> Fault {
+        let sqlx::Error::Database(database) = &error else {
+            return match error {
+                sqlx::Error::Encode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
+                    Fault::Row(error.to_string())
+                }
+                sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => Fault::Transient(error.to_string()),
+                _ => Fault::Broken(error.to_string()),
+            };
+        };
+        let extended: i32 = database.code().and_then(|code| code.parse().ok()).unwrap_or(0);
+        let said = database.message();
+        match extended & 0xff {
+            code::BUSY | code::LOCKED | code::PROTOCOL => {
+                Fault::Transient(format!("another program holds its lock ({said})"))
+            }
+            code::FULL => Fault::Transient(format!("the disk is full ({said})")),
+            code::IOERR => Fault::Broken(format!("reading or writing it failed ({said}, code {extended})")),
+            code::NOMEM | code::INTERRUPT | code::SCHEMA => Fault::Transient(said.to_owned()),
+            code::READONLY => {
+                Fault::Unusable(format!("it is read-only; make the file and its folder writable ({said})"))
+            }
+            code::CANTOPEN | code::PERM | code::AUTH => {
+                Fault::Unusable(format!("it cannot be opened; check that its folder exists and is writable ({said})"))
+            }
+            code::CORRUPT => Fault::Unusable(format!(
+                "its content is damaged; stop the workers and restore it from a copy, or recover it with \
+                 `sqlite3 FILE .recover` ({said})"
+            )),
+            code::NOTADB => Fault::Unusable(format!("it is no SQLite database ({said})")),
+            _ => Fault::Row(said.to_owned()),
+        }
+    }
+}

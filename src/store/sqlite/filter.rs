@@ -1,0 +1,265 @@
+//! Lists and counts over a [`Filter`].
+//!
+//! All of a filter is SQL with bound arguments, except topic patterns with wildcards, which SQLite cannot match: those are
+//! checked here while paging. Which index is walked is decided here and said with INDEXED BY, because succeeded tasks are
+//! nearly all rows and the planner does not know it: a filter that leaves them out walks the others only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{QueryBuilder, Row, Sqlite};
+
+use super::SqliteStore;
+use super::columns::{Columns, spec, state};
+use super::fault::Fault;
+use super::read::limit;
+use crate::store::{Comparison, Filter, Page, StoreError, bad_cursor};
+use crate::task::{Status, Task};
+
+/// Rows fetched at once while wildcards are checked here.
+const CHUNK: usize = 500;
+
+/// A part of the table that one index covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Walk {
+    /// The rows with the ids of the filter.
+    Ids,
+    /// The rows of one status.
+    Status(Status),
+    /// Every row.
+    Everything,
+}
+
+/// The parts to walk; together they hold every row that can match.
+fn walks(filter: &Filter) -> Vec<Walk> {
+    if !filter.ids.is_empty() {
+        return vec![Walk::Ids];
+    }
+    let mut statuses: BTreeSet<Status> = filter.statuses.iter().copied().collect();
+    if statuses.is_empty() {
+        statuses.extend(Status::ALL);
+    }
+    if is_about_failures(filter) {
+        // A success clears the last failure.
+        statuses.remove(&Status::Succeeded);
+    }
+    if !filter.reasons.is_empty() {
+        statuses.retain(|status| *status == Status::Dead);
+    }
+    if statuses.len() == Status::ALL.len() {
+        return vec![Walk::Everything];
+    }
+    statuses.into_iter().map(Walk::Status).collect()
+}
+
+fn is_about_failures(filter: &Filter) -> bool {
+    !filter.classes.is_empty()
+        || !filter.codes.is_empty()
+        || !filter.http_statuses.is_empty()
+        || !filter.fingerprints.is_empty()
+        || filter.text.is_some()
+}
+
+impl Walk {
+    /// The index, and the condition that lets SQLite use it. Statuses are the program's own words, never input.
+    fn push(self, query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
+        match self {
+            Walk::Ids => {
+                query.push(" INDEXED BY tasks_id WHERE id IN (SELECT value FROM json_each(");
+                query.push_bind(serde_json::json!(filter.ids).to_string()).push("))");
+            }
+            Walk::Status(Status::Succeeded) => {
+                query.push(" NOT INDEXED WHERE status = 'succeeded'");
+            }
+            Walk::Status(Status::Running) => {
+                query.push(" INDEXED BY tasks_lease WHERE status = 'running'");
+            }
+            Walk::Status(status) => {
+                query.push(" INDEXED BY tasks_status WHERE status = '").push(status.as_str()).push("'");
+            }
+            Walk::Everything => {
+                query.push(" NOT INDEXED WHERE true");
+            }
+        }
+    }
+}
+
+/// Adds `AND column IN (…)` unless nothing is asked for.
+fn one_of<T: serde::Serialize>(query: &mut QueryBuilder<Sqlite>, column: &str, wanted: &[T]) {
+    if !wanted.is_empty() {
+        query.push(" AND ").push(column).push(" IN (SELECT value FROM json_each(");
+        query.push_bind(serde_json::json!(wanted).to_string()).push("))");
+    }
+}
+
+/// Adds everything that SQL can check, besides what the walk says.
+fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter, walk: Walk) {
+    if walk == Walk::Ids {
+        one_of(query, "status", &filter.statuses);
+    }
+    if !needs_matching(filter) {
+        let types: Vec<&str> = filter.types.iter().map(|pattern| pattern.as_str()).collect();
+        if !filter.types.iter().any(|pattern| pattern.is_any()) {
+            one_of(query, "type", &types);
+        }
+    }
+    for (name, value) in &filter.labels {
+        query.push(" AND EXISTS (SELECT 1 FROM json_each(labels) AS label WHERE label.key = ");
+        query.push_bind(name.clone()).push(" AND label.value = ").push_bind(value.clone()).push(")");
+    }
+    one_of(query, "dead_reason", &filter.reasons);
+    one_of(query, "failure_class", &filter.classes);
+    one_of(query, "failure_code", &filter.codes);
+    one_of(query, "failure_http_status", &filter.http_statuses);
+    one_of(query, "failure_fingerprint", &filter.fingerprints);
+    one_of(query, "coalesce(queue, 'default')", &filter.queues);
+    if let Some(since) = filter.since {
+        query.push(" AND coalesce(ended_at, created_at) >= ").push_bind(since);
+    }
+    if let Some(until) = filter.until {
+        query.push(" AND coalesce(ended_at, created_at) < ").push_bind(until);
+    }
+    if let Some((comparison, number)) = filter.attempts {
+        query
+            .push(
+                " AND (SELECT count(*) FROM attempts WHERE attempts.task_id = tasks.id \
+                 AND attempts.generation = tasks.generation AND attempts.outcome <> 'released') ",
+            )
+            .push(match comparison {
+                Comparison::Less => "< ",
+                Comparison::AtMost => "<= ",
+                Comparison::Equal => "= ",
+                Comparison::AtLeast => ">= ",
+                Comparison::More => "> ",
+            })
+            .push_bind(number);
+    }
+    if let Some(text) = &filter.text {
+        // SQLite's lower() knows ASCII only, as the filter promises.
+        query.push(" AND instr(lower(failure_message), lower(").push_bind(text.clone()).push(")) > 0");
+    }
+}
+
+/// Whether types have to be matched here.
+fn needs_matching(filter: &Filter) -> bool {
+    let has_wildcard = |pattern: &crate::policy::TopicPattern| pattern.as_str().contains(['*', '#']);
+    filter.types.iter().any(has_wildcard) && !filter.types.iter().any(|pattern| pattern.is_any())
+}
+
+fn matches_type(filter: &Filter, task_type: &str) -> bool {
+    filter.types.is_empty() || filter.types.iter().any(|pattern| pattern.matches(task_type))
+}
+
+/// A page, newest first. The cursor is the place of the last row shown, so rows that arrive meanwhile move nothing.
+pub(super) async fn list(
+    store: &SqliteStore,
+    filter: &Filter,
+    cursor: Option<&str>,
+    most: usize,
+) -> Result<Page<Task>, StoreError> {
+    let mut before = match cursor {
+        None => i64::MAX,
+        Some(text) => text.parse().map_err(|_| bad_cursor(&store.path.display().to_string(), text))?,
+    };
+    let wanted = most.saturating_add(1);
+    let chunk = if needs_matching(filter) { wanted.max(CHUNK) } else { wanted };
+    let walks = walks(filter);
+    let mut found: Vec<(i64, Task)> = Vec::new();
+    loop {
+        let mut rows = Vec::new();
+        for walk in &walks {
+            let mut query = QueryBuilder::new(concat!("SELECT seq, ", state!(), ", ", spec!(), " FROM tasks"));
+            walk.push(&mut query, filter);
+            query.push(" AND seq < ").push_bind(before);
+            push_conditions(&mut query, filter, *walk);
+            query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit(chunk));
+            rows.extend(query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))?);
+        }
+        // Each walk is in order; together they have to be brought into it.
+        let seq = |row: &SqliteRow| row.try_get_unchecked::<i64, _>(0).unwrap_or(0);
+        rows.sort_by_key(|row| std::cmp::Reverse(seq(row)));
+        rows.truncate(chunk);
+        let last = rows.len() < chunk;
+        before = rows.last().map_or(before, seq);
+        let matching = store.readable(&rows).filter(|(_, task)| matches_type(filter, &task.spec.task_type));
+        found.extend(matching.take(wanted - found.len()));
+        if last || found.len() == wanted {
+            break;
+        }
+    }
+    let more = found.len() > most;
+    found.truncate(most);
+    let next = found.last().filter(|_| more).map(|(seq, _)| seq.to_string());
+    Ok(Page { items: found.into_iter().map(|(_, task)| task).collect(), next })
+}
+
+/// How many tasks match, by status; a status that none has is left out.
+pub(super) async fn count(store: &SqliteStore, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError> {
+    let mut counts = BTreeMap::new();
+    if only_statuses(filter) {
+        let mut counts = count_all(store).await?;
+        counts.retain(|status, _| filter.statuses.is_empty() || filter.statuses.contains(status));
+        return Ok(counts);
+    }
+    for walk in walks(filter) {
+        let by_type = needs_matching(filter);
+        let mut query = QueryBuilder::new(if by_type {
+            "SELECT status, count(*), type FROM tasks"
+        } else {
+            "SELECT status, count(*), '' FROM tasks"
+        });
+        walk.push(&mut query, filter);
+        push_conditions(&mut query, filter, walk);
+        query.push(if by_type { " GROUP BY status, type" } else { " GROUP BY status" });
+        for row in query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))? {
+            let mut columns = Columns::of(&row);
+            let (Ok(status), Ok(number)) = (columns.word(Status::parse), columns.next::<i64>()) else { continue };
+            // A type that is no text belongs to a row that is about to be set aside.
+            if !by_type || columns.next::<&str>().is_ok_and(|task_type| matches_type(filter, task_type)) {
+                *counts.entry(status).or_insert(0) += number;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+/// Counting every row by its status would read the whole table. Succeeded is what is left of all rows, counted in the
+/// narrowest index, when the others are taken off, which have indexes of their own.
+async fn count_all(store: &SqliteStore) -> Result<BTreeMap<Status, i64>, StoreError> {
+    let sql = "SELECT 'running', count(*) FROM tasks INDEXED BY tasks_lease WHERE status = 'running' \
+               UNION ALL SELECT status, count(*) FROM tasks INDEXED BY tasks_status WHERE status = 'pending' \
+               OR status = 'retry_waiting' OR status = 'dead' OR status = 'discarded' OR status = 'cancelled' \
+               GROUP BY status UNION ALL SELECT 'all', count(*) FROM tasks";
+    let mut counts = BTreeMap::new();
+    let mut rest = 0;
+    for row in sqlx::query(sql).fetch_all(&store.readers).await.map_err(|error| store.fault(error))? {
+        let mut columns = Columns::of(&row);
+        let mut read = || -> Result<(Option<Status>, i64), String> {
+            let word: &str = columns.next()?;
+            Ok((Status::parse(word), columns.next()?))
+        };
+        match read().map_err(|reason| store.fault(Fault::Unusable(reason)))? {
+            (Some(status), number) => {
+                rest -= number;
+                counts.insert(status, number);
+            }
+            (None, all) => rest += all,
+        }
+    }
+    counts.insert(Status::Succeeded, rest);
+    counts.retain(|_, number| *number > 0);
+    Ok(counts)
+}
+
+/// Whether nothing but statuses is asked for.
+fn only_statuses(filter: &Filter) -> bool {
+    filter.types.is_empty()
+        && filter.labels.is_empty()
+        && filter.reasons.is_empty()
+        && !is_about_failures(filter)
+        && filter.queues.is_empty()
+        && filter.ids.is_empty()
+        && filter.since.is_none()
+        && filter.until.is_none()
+        && filter.attempts.is_none()
+}

@@ -1,0 +1,80 @@
+//! The small tables that all workers share: lane ledgers, spots found missing, DLQ ledgers, pauses.
+
+use std::collections::BTreeMap;
+
+use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+
+use super::columns::Columns;
+use super::fault::Fault;
+use crate::store::Pause;
+use crate::task::{DlqLedger, Lane, LaneKey, LaneLedger, Millis, Spot};
+
+/// Reads all rows of a small table; one that cannot be read is an error, for only we write them.
+async fn all<T>(
+    conn: &mut SqliteConnection,
+    sql: &'static str,
+    read: impl Fn(&mut Columns<'_>) -> Result<T, String>,
+) -> Result<Vec<T>, Fault> {
+    let rows: Vec<SqliteRow> = sqlx::query(sql).fetch_all(conn).await?;
+    rows.iter().map(|row| read(&mut Columns::of(row)).map_err(Fault::Unusable)).collect()
+}
+
+pub(super) async fn lanes(conn: &mut SqliteConnection) -> Result<BTreeMap<LaneKey, LaneLedger>, Fault> {
+    let sql = "SELECT queue, lane, mark, probed_at, probe_gap_ms, probe_mark FROM lanes";
+    let rows = all(conn, sql, |row| {
+        let key = LaneKey { queue: row.next()?, lane: row.word(Lane::parse)? };
+        let ledger = LaneLedger {
+            mark: row.next()?,
+            probed_at: row.next()?,
+            probe_gap_ms: row.next()?,
+            probe_mark: row.next()?,
+        };
+        Ok((key, ledger))
+    });
+    Ok(rows.await?.into_iter().collect())
+}
+
+pub(super) async fn missing(conn: &mut SqliteConnection) -> Result<BTreeMap<Spot, Millis>, Fault> {
+    let rows = all(conn, "SELECT queue, spot, delay_ms, at FROM missing", |row| {
+        let (queue, spot): (String, &str) = (row.next()?, row.next()?);
+        let (delay_ms, at) = (row.next()?, row.next()?);
+        let spot = match Lane::parse(spot) {
+            Some(lane) => Spot::Lane(LaneKey { queue, lane }),
+            None => Spot::Rung { queue, delay_ms },
+        };
+        Ok((spot, at))
+    });
+    Ok(rows.await?.into_iter().collect())
+}
+
+/// The columns of `missing` that name a spot: queue, spot, delay.
+pub(super) fn spot_columns(spot: &Spot) -> (&str, &'static str, Millis) {
+    match spot {
+        Spot::Lane(key) => (&key.queue, key.lane.as_str(), 0),
+        Spot::Rung { queue, delay_ms } => (queue, "rung", *delay_ms),
+    }
+}
+
+pub(super) async fn dlqs(conn: &mut SqliteConnection) -> Result<BTreeMap<String, DlqLedger>, Fault> {
+    let rows = all(conn, "SELECT queue, dirty, cleaned, pass, pass_until, pass_began, strangers FROM dlqs", |row| {
+        let queue = row.next()?;
+        let ledger = DlqLedger {
+            dirty: row.next()?,
+            cleaned: row.next()?,
+            pass: row.next()?,
+            pass_until: row.next()?,
+            pass_began: row.next()?,
+            strangers: row.next()?,
+        };
+        Ok((queue, ledger))
+    });
+    Ok(rows.await?.into_iter().collect())
+}
+
+pub(super) async fn pauses(conn: &mut SqliteConnection) -> Result<Vec<Pause>, Fault> {
+    all(conn, "SELECT key, since, reason FROM pauses ORDER BY key", |row| {
+        Ok(Pause { key: row.next()?, since: row.next()?, reason: row.next()? })
+    })
+    .await
+}

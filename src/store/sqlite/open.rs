@@ -1,0 +1,152 @@
+//! From a URL to a database file of the right schema, or to the reason why there is none.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
+
+use super::fault::Fault;
+use crate::store::StoreError;
+
+/// The migrations, oldest first. A database at version n has had the first n.
+const MIGRATIONS: &[&str] = &[include_str!("../../../migrations/sqlite/0001_tasks.sql")];
+
+/// Marks a file as ours: "rdlv".
+const APPLICATION_ID: i64 = 0x7264_6c76;
+
+/// Versions before this can corrupt a database when a log is reset while another process writes.
+const OLDEST_SQLITE: [u32; 3] = [3, 51, 3];
+
+/// The schema version this program writes.
+pub(super) fn known_version() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+/// The file that a store URL names: `sqlite://relative.db`, `sqlite:///absolute.db`, or the same without the slashes.
+///
+/// # Errors
+/// When it is no such URL.
+pub(super) fn path_of(url: &str) -> Result<PathBuf, StoreError> {
+    let unusable = |reason: &str| StoreError::Unusable { place: url.to_owned(), reason: reason.to_owned() };
+    let rest = url.strip_prefix("sqlite:").ok_or_else(|| unusable("its URL does not begin with sqlite:"))?;
+    let path = rest.strip_prefix("//").unwrap_or(rest);
+    if path.is_empty() || path.ends_with('/') {
+        return Err(unusable("its URL names no file; write sqlite://redeliver.db or sqlite:///var/lib/redeliver.db"));
+    }
+    if path.contains(":memory:") {
+        return Err(unusable("a database in memory is lost with the process; name a file"));
+    }
+    if path.contains('?') {
+        return Err(unusable("options after ? are not supported"));
+    }
+    Ok(PathBuf::from(path))
+}
+
+/// How every connection is opened.
+pub(super) fn connect_options(path: &Path, busy_timeout: Duration) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .busy_timeout(busy_timeout)
+        // An acknowledged task must survive a power cut; grouped commits make it cheap.
+        .synchronous(SqliteSynchronous::Full)
+        // On macOS a plain fsync leaves the drive's own cache behind; elsewhere these change nothing.
+        .pragma("fullfsync", "on")
+        .pragma("checkpoint_fullfsync", "on")
+        .foreign_keys(false)
+        .pragma("temp_store", "memory")
+        .statement_cache_capacity(128)
+        .disable_statement_logging()
+}
+
+/// Creates the file if it may, switches it to a write-ahead log, and brings its schema up to date.
+///
+/// # Errors
+/// Everything that a person has to put right, each by its name.
+pub(super) async fn prepare(path: &Path, create: bool, busy_timeout: Duration) -> Result<(), StoreError> {
+    if !create && !path.exists() {
+        return Err(Fault::Unusable("there is no such file".into()).at(path));
+    }
+    let options = connect_options(path, busy_timeout).create_if_missing(create);
+    let mut conn = options.connect().await.map_err(|error| Fault::from(error).at(path))?;
+    let prepared = prepare_connection(&mut conn, busy_timeout).await;
+    if let Err(error) = conn.close().await {
+        tracing::debug!(%error, "closing the bootstrap connection");
+    }
+    prepared.map_err(|fault| match fault {
+        // There is no row to blame yet.
+        Fault::Row(reason) => Fault::Unusable(reason).at(path),
+        fault => fault.at(path),
+    })
+}
+
+async fn prepare_connection(conn: &mut SqliteConnection, busy_timeout: Duration) -> Result<(), Fault> {
+    let version: String = sqlx::query_scalar("SELECT sqlite_version()").fetch_one(&mut *conn).await?;
+    check_sqlite_version(&version)?;
+    check_schema(conn).await?;
+    write_ahead_log(conn, busy_timeout).await?;
+    migrate(conn).await
+}
+
+fn check_sqlite_version(version: &str) -> Result<(), Fault> {
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    let found: [u32; 3] = std::array::from_fn(|_| numbers.next().unwrap_or(0));
+    if found < OLDEST_SQLITE {
+        let [major, minor, patch] = OLDEST_SQLITE;
+        return Err(Fault::Unusable(format!(
+            "this program was linked to SQLite {version}, which can damage a database that several processes write; \
+             {major}.{minor}.{patch} or later is needed"
+        )));
+    }
+    Ok(())
+}
+
+/// The schema version found. Refuses a newer one, and files that are not ours.
+async fn check_schema(conn: &mut SqliteConnection) -> Result<i64, Fault> {
+    let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *conn).await?;
+    let application: i64 = sqlx::query_scalar("PRAGMA application_id").fetch_one(&mut *conn).await?;
+    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(&mut *conn).await?;
+    if application != APPLICATION_ID && (tables > 0 || found > 0) {
+        return Err(Fault::Unusable("it is a database of another program".into()));
+    }
+    let known = known_version();
+    if found > known {
+        return Err(Fault::Unusable(format!(
+            "its schema has version {found} and this program knows versions up to {known}; use a newer redeliver"
+        )));
+    }
+    Ok(found)
+}
+
+/// The switch needs the file for itself and does not wait for it, so several programs that start at once take turns here.
+async fn write_ahead_log(conn: &mut SqliteConnection, busy_timeout: Duration) -> Result<(), Fault> {
+    let begun = Instant::now();
+    loop {
+        let switched = sqlx::query_scalar::<_, String>("PRAGMA journal_mode = WAL").fetch_one(&mut *conn).await;
+        match switched.map_err(Fault::from) {
+            Ok(mode) if mode.eq_ignore_ascii_case("wal") => return Ok(()),
+            Ok(mode) => {
+                return Err(Fault::Unusable(format!("its journal cannot be a write-ahead log, it stays {mode:?}")));
+            }
+            Err(Fault::Transient(reason)) if begun.elapsed() > busy_timeout => return Err(Fault::Transient(reason)),
+            Err(Fault::Transient(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+/// Runs the missing migrations in one transaction. SQLite's own write lock lets one program do it; the others then find it done.
+async fn migrate(conn: &mut SqliteConnection) -> Result<(), Fault> {
+    if check_schema(conn).await? == known_version() {
+        return Ok(());
+    }
+    let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
+    let found = check_schema(&mut tx).await?;
+    for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
+        sqlx::raw_sql(*migration).execute(&mut *tx).await?;
+    }
+    let mark = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {}", known_version());
+    sqlx::raw_sql(sqlx::AssertSqlSafe(mark)).execute(&mut *tx).await?;
+    tx.commit().await?;
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Every question that is asked all the time is answered from an index, whatever the size of the table.
+
+use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqliteConnection};
+
+use super::batch::LOAD;
+use super::open;
+use super::read::sql;
+use super::write::Writes;
+
+async fn database() -> (tempfile::TempDir, SqliteConnection) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store.db");
+    open::prepare(&file, true, std::time::Duration::from_secs(5)).await.unwrap();
+    let conn = open::connect_options(&file, std::time::Duration::from_secs(5)).connect().await.unwrap();
+    (folder, conn)
+}
+
+/// The steps of a query's plan.
+async fn plan(conn: &mut SqliteConnection, query: &str) -> Vec<String> {
+    let rows = conn.fetch_all(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {query}"))).await.unwrap();
+    rows.iter().map(|row| row.get::<String, _>("detail")).collect()
+}
+
+#[tokio::test]
+async fn no_question_of_the_scheduler_or_the_writer_reads_the_whole_table_or_sorts() {
+    let (_folder, mut conn) = database().await;
+    for query in [
+        sql::LEASE,
+        sql::SENT,
+        sql::RETRY,
+        sql::HELD,
+        sql::COPY,
+        sql::FEED,
+        sql::UNROUTED,
+        sql::OUTSTANDING,
+        sql::ADMISSIBLE,
+        sql::GET,
+        sql::ATTEMPTS,
+        sql::ATTACHMENTS,
+        sql::RESULT,
+        sql::DEAD_ROWS,
+        sql::DEAD_COPIES,
+        LOAD,
+    ] {
+        let steps = plan(&mut conn, query).await;
+        assert!(!steps.is_empty());
+        for step in &steps {
+            assert!(!step.starts_with("SCAN tasks"), "{query}\n{steps:#?}");
+            assert!(!step.contains("TEMP B-TREE"), "{query}\n{steps:#?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn smallest_alarms_and_shut_gates_come_from_the_ends_of_indexes() {
+    let (_folder, mut conn) = database().await;
+    for query in [sql::NEXT_ALARM, sql::SHUT_GATES] {
+        let steps = plan(&mut conn, query).await;
+        let from_tasks: Vec<_> = steps.iter().filter(|step| step.contains("tasks")).collect();
+        assert!(from_tasks.len() >= 2, "{steps:#?}");
+        // A lone min() over an index reads one entry of it, which the plan calls a search.
+        assert!(from_tasks.iter().all(|step| step.starts_with("SEARCH tasks USING")), "{steps:#?}");
+        assert!(!steps.iter().any(|step| step.contains("tasks_status")), "{steps:#?}");
+    }
+}
+
+#[tokio::test]
+async fn each_alarm_uses_the_index_of_its_own_kind() {
+    let (_folder, mut conn) = database().await;
+    for (query, index) in [
+        (sql::LEASE, "tasks_lease"),
+        (sql::SENT, "tasks_sent"),
+        (sql::RETRY, "tasks_retry"),
+        (sql::HELD, "tasks_held_alarm"),
+        (sql::COPY, "tasks_copy"),
+        (sql::FEED, "tasks_feed"),
+        (sql::UNROUTED, "tasks_unrouted"),
+        (sql::OUTSTANDING, "tasks_outstanding"),
+        (sql::ADMISSIBLE, "tasks_held"),
+        (sql::DEAD_ROWS, "tasks_dead"),
+        (sql::DEAD_COPIES, "tasks_dead"),
+    ] {
+        let steps = plan(&mut conn, query).await;
+        assert!(steps[0].contains(index) || steps[1].contains(index), "{query}\n{steps:#?}");
+    }
+}
+
+#[tokio::test]
+async fn states_are_written_by_id_and_never_touch_what_was_asked_for() {
+    let (_folder, mut conn) = database().await;
+    let writes = Writes::new();
+    let update = writes.update_states();
+    let steps = plan(&mut conn, update).await;
+    assert_eq!(steps, ["SCAN 64-ROW VALUES CLAUSE", "SEARCH tasks USING COVERING INDEX tasks_id (id=?)"]);
+    for immutable in ["payload", "labels", " type", "idempotency_key", "created_at"] {
+        assert!(!update.contains(immutable), "{immutable} in {update}");
+    }
+}

@@ -1,0 +1,81 @@
+//! Rows that cannot be read.
+//!
+//! The schema's checks keep out what SQL can tell, but not, for example, text that is no UTF-8. Such a row must neither stop
+//! the batch that meets it nor be handed out again and again: it becomes dead/poison, readable, with what it held as
+//! payload kept as its raw bytes.
+
+use sqlx::{Row, SqliteConnection};
+
+use super::columns::{self, Binds, select_tasks, spec, state};
+use super::fault::Fault;
+use crate::task::{Millis, Settings, Task};
+
+/// The longest id the schema takes, less room for a suffix.
+const LONGEST_ID: usize = 170;
+
+/// Rewrites the row as a readable dead one and returns it. `None` when it is gone. A row that has become readable in the
+/// meantime is returned as it is.
+pub(super) async fn set_aside(
+    conn: &mut SqliteConnection,
+    seq: i64,
+    now: Millis,
+    settings: &Settings,
+) -> Result<Option<Task>, Fault> {
+    let reason = match read(conn, seq).await? {
+        None => return Ok(None),
+        Some(Ok(task)) => return Ok(Some(task)),
+        Some(Err(reason)) => reason,
+    };
+    let sql = "SELECT CAST(id AS BLOB), CAST(type AS BLOB), CAST(queue AS BLOB), CAST(payload AS BLOB) \
+               FROM tasks WHERE seq = ?";
+    let row = sqlx::query(sql).bind(seq).fetch_one(&mut *conn).await?;
+    let bytes = |column: usize| row.try_get_unchecked::<Option<Vec<u8>>, _>(column);
+    let id = match String::from_utf8(bytes(0)?.unwrap_or_default()) {
+        Ok(id) => id,
+        // Two such ids may look alike, hence the suffix.
+        Err(error) => format!("{}-{seq}", cut(&String::from_utf8_lossy(error.as_bytes()), LONGEST_ID)),
+    };
+    let task_type = String::from_utf8(bytes(1)?.unwrap_or_default()).unwrap_or_else(|_| "unreadable".into());
+    let queue = bytes(2)?.and_then(|queue| String::from_utf8(queue).ok());
+    let payload = bytes(3)?.unwrap_or_default();
+    tracing::warn!(task_id = %id, seq, %reason, "a row of the table tasks cannot be read, it is dead now");
+
+    let sql = "UPDATE tasks SET id = ?, type = ?, queue = ?, payload = 'null', idempotency_key = NULL, labels = '{}', \
+               raw_bytes = ?, raw_length = ?, raw_routing_key = '', raw_message_id = NULL, \
+               status = 'dead', dead_reason = 'poison', degraded = NULL, wake_at = NULL, worker = NULL, started_at = NULL, \
+               sent_lane = NULL, sent_rung_ms = NULL, sent_at = NULL, arrives_at = NULL, held_by = NULL, \
+               dlq_copy = 'wanted', dlq_at = ?, delay_reason = NULL, cache_key = NULL, reply_to = NULL, payload_hash = '', \
+               submission_hash = NULL, conflicts_with = NULL, failure_class = 'poison', failure_code = NULL, \
+               failure_http_status = NULL, failure_message = ?, failure_fingerprint = '', ended_at = ? WHERE seq = ?";
+    let mut binds = Binds::default();
+    binds
+        .add(id)
+        .add(task_type)
+        .add(queue)
+        .add(payload.as_slice())
+        .add(i64::try_from(payload.len()).unwrap_or(i64::MAX))
+        .add(now.saturating_add(settings.confirm_timeout_ms))
+        .text(&format!("the row cannot be read: {reason}"))
+        .add(now)
+        .add(seq);
+    sqlx::query_with(sql, binds.done()).execute(&mut *conn).await?;
+    match read(conn, seq).await? {
+        Some(Err(reason)) => Err(Fault::Row(format!("row {seq} of tasks cannot be read: {reason}"))),
+        Some(Ok(task)) => Ok(Some(task)),
+        None => Ok(None),
+    }
+}
+
+async fn read(conn: &mut SqliteConnection, seq: i64) -> Result<Option<Result<Task, String>>, Fault> {
+    let sql = select_tasks!("WHERE seq = ?");
+    let row = sqlx::query(sql).bind(seq).fetch_optional(conn).await?;
+    Ok(row.map(|row| columns::task(&row).map(|(_, task)| task).map_err(|row| row.reason)))
+}
+
+fn cut(text: &str, longest: usize) -> &str {
+    let mut end = text.len().min(longest);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

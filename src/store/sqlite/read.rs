@@ -1,0 +1,356 @@
+//! The questions that workers ask, each answered from an index of its own. Lists and counts are in `filter`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use async_trait::async_trait;
+use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+use tokio::sync::oneshot;
+
+use super::columns::{self, Binds, Columns, select_tasks, spec, state};
+use super::fault::Fault;
+use super::writer::{Errand, Job};
+use super::{SqliteStore, filter, ledgers, open};
+use crate::store::{Alarm, DeadRow, Filter, Page, Pause, Store, StoreError, StoreReport, Urgency};
+use crate::task::{
+    Answer, Attachment, AttachmentBody, Attempt, AttemptOutcome, Command, DlqCopy, DlqLedger, LaneKey, LaneLedger,
+    Millis, Stamp, Status, Task, TaskResult,
+};
+
+/// The queries. Each names its index: without statistics the planner takes `tasks_status` for many of them, and sorts.
+pub(super) mod sql {
+    use super::{select_tasks, spec, state};
+
+    pub(in super::super) const LEASE: &str =
+        select_tasks!("INDEXED BY tasks_lease WHERE status = 'running' AND wake_at <= ? ORDER BY wake_at LIMIT ?");
+    pub(in super::super) const SENT: &str = select_tasks!(
+        "INDEXED BY tasks_sent WHERE status = 'pending' AND sent_at IS NOT NULL AND held_by IS NULL AND wake_at <= ? ORDER BY wake_at LIMIT ?"
+    );
+    pub(in super::super) const RETRY: &str = select_tasks!(
+        "INDEXED BY tasks_retry WHERE status = 'retry_waiting' AND held_by IS NULL AND wake_at <= ? ORDER BY wake_at LIMIT ?"
+    );
+    pub(in super::super) const HELD: &str = select_tasks!(
+        "INDEXED BY tasks_held_alarm WHERE held_by IS NOT NULL AND wake_at <= ? ORDER BY wake_at LIMIT ?"
+    );
+    pub(in super::super) const COPY: &str =
+        select_tasks!("INDEXED BY tasks_copy WHERE dlq_copy = 'wanted' AND dlq_at <= ? ORDER BY dlq_at LIMIT ?");
+    pub(in super::super) const NEXT_ALARM: &str = "SELECT min(at) FROM ( \
+         SELECT min(wake_at) AS at FROM tasks INDEXED BY tasks_lease WHERE status = 'running' \
+         UNION ALL SELECT min(wake_at) FROM tasks INDEXED BY tasks_sent WHERE status = 'pending' AND sent_at IS NOT NULL AND held_by IS NULL \
+         UNION ALL SELECT min(wake_at) FROM tasks INDEXED BY tasks_retry WHERE status = 'retry_waiting' AND held_by IS NULL \
+         UNION ALL SELECT min(wake_at) FROM tasks INDEXED BY tasks_held_alarm WHERE held_by IS NOT NULL \
+         UNION ALL SELECT min(dlq_at) FROM tasks INDEXED BY tasks_copy WHERE dlq_copy = 'wanted')";
+    pub(in super::super) const FEED: &str = select_tasks!(
+        "INDEXED BY tasks_feed WHERE status = 'pending' AND sent_at IS NULL AND held_by IS NULL AND queue IS NOT NULL \
+         AND queue = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?"
+    );
+    pub(in super::super) const UNROUTED: &str = "SELECT seq, id, type FROM tasks INDEXED BY tasks_unrouted WHERE status = 'pending' AND queue IS NULL ORDER BY seq LIMIT ?";
+    pub(in super::super) const OUTSTANDING: &str = "SELECT count(*) FROM (SELECT 1 FROM tasks \
+         INDEXED BY tasks_outstanding WHERE sent_lane = 'tasks' AND coalesce(queue, 'default') = ? LIMIT ?)";
+    /// The gates that hold something, by hopping from one to the next in the index: one step per gate, not per row.
+    pub(in super::super) const SHUT_GATES: &str = "WITH RECURSIVE gate(key) AS ( \
+         SELECT min(held_by) FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL \
+         UNION ALL SELECT (SELECT min(held_by) FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL AND held_by > key) FROM gate \
+         WHERE key IS NOT NULL) SELECT key FROM gate WHERE key IS NOT NULL AND key NOT IN (SELECT key FROM pauses)";
+    pub(in super::super) const ADMISSIBLE: &str = select_tasks!(
+        "INDEXED BY tasks_held WHERE held_by IS NOT NULL AND held_by = ? AND coalesce(queue, 'default') IN (SELECT value FROM json_each(?)) \
+         ORDER BY due_at LIMIT ?"
+    );
+    pub(in super::super) const GET: &str = select_tasks!("WHERE id IN (SELECT value FROM json_each(?))");
+    pub(in super::super) const ATTEMPTS: &str = "SELECT task_id, fence, number, generation, outcome, class, code, \
+         http_status, message, stack, fingerprint, started_at, ended_at, worker, policy, variant, delay_before_ms, \
+         delay_reason, cost FROM attempts WHERE task_id = ? ORDER BY fence";
+    pub(in super::super) const ATTACHMENTS: &str =
+        "SELECT fence, name, media_type, bytes, link, size FROM attachments WHERE task_id = ? ORDER BY fence, position";
+    pub(in super::super) const RESULT: &str = "SELECT media_type, truncated, body FROM results WHERE task_id = ?";
+    pub(in super::super) const DEAD_ROWS: &str = "SELECT id, generation, retry_count, dlq_copy, coalesce(ended_at, 0) \
+         FROM tasks INDEXED BY tasks_dead WHERE status = 'dead' AND coalesce(queue, 'default') = ? AND id > ? ORDER BY id LIMIT ?";
+    pub(in super::super) const DEAD_COPIES: &str = "SELECT coalesce(sum(dlq_copy = 'present'), 0), \
+         coalesce(sum(dlq_copy = 'wanted'), 0) FROM tasks INDEXED BY tasks_dead WHERE status = 'dead' AND coalesce(queue, 'default') = ?";
+}
+
+impl SqliteStore {
+    /// Runs a query for whole tasks. Rows that cannot be read are left out and reported to the writer, which sets them aside.
+    pub(super) async fn tasks(&self, sql: &'static str, binds: Binds) -> Result<Vec<Task>, StoreError> {
+        let rows = self.rows(sql, binds).await?;
+        Ok(self.readable(&rows).map(|(_, task)| task).collect())
+    }
+
+    pub(super) fn readable<'r>(&self, rows: &'r [SqliteRow]) -> impl Iterator<Item = (i64, Task)> + use<'r> {
+        let (read, unreadable): (Vec<_>, Vec<_>) = rows.iter().map(columns::task).partition(Result::is_ok);
+        let unreadable: Vec<i64> = unreadable.into_iter().filter_map(Result::err).map(|row| row.seq).collect();
+        self.report_unreadable(unreadable);
+        read.into_iter().filter_map(Result::ok)
+    }
+
+    fn report_unreadable(&self, seqs: Vec<i64>) {
+        if !seqs.is_empty() {
+            // A closed writer sets nothing aside; the next process that meets them will.
+            self.writer.errands.send(Errand::SetAside(seqs)).ok();
+        }
+    }
+
+    pub(super) async fn rows(&self, sql: &'static str, binds: Binds) -> Result<Vec<SqliteRow>, StoreError> {
+        sqlx::query_with(sql, binds.done()).fetch_all(&self.readers).await.map_err(|error| self.fault(error))
+    }
+
+    /// Runs `question` on a reader's connection.
+    async fn ask<T>(
+        &self,
+        question: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Fault>,
+    ) -> Result<T, StoreError> {
+        let mut conn = self.readers.acquire().await.map_err(|error| self.fault(error))?;
+        question(&mut conn).await.map_err(|fault| self.fault(fault))
+    }
+
+    /// A row's columns, where a failure to read them is the store's fault: only we write that table.
+    fn read<T>(
+        &self,
+        row: &SqliteRow,
+        read: impl FnOnce(&mut Columns<'_>) -> Result<T, String>,
+    ) -> Result<T, StoreError> {
+        read(&mut Columns::of(row)).map_err(|reason| self.fault(Fault::Unusable(reason)))
+    }
+}
+
+/// SQLite's LIMIT is signed.
+pub(super) fn limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+fn binds(add: impl FnOnce(&mut Binds)) -> Binds {
+    let mut binds = Binds::default();
+    add(&mut binds);
+    binds
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn now(&self) -> Millis {
+        self.clock.now()
+    }
+
+    async fn apply(&self, urgency: Urgency, commands: Vec<Command>) -> Result<Vec<Answer>, StoreError> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
+        let queue = match urgency {
+            Urgency::First => &self.writer.first,
+            Urgency::Normal => &self.writer.normal,
+        };
+        let (reply, answer) = oneshot::channel();
+        queue.send(Job { commands, reply }).map_err(|_| self.closed())?;
+        // The writer went away with the job: nobody knows how far it came.
+        answer.await.unwrap_or_else(|_| Err(StoreError::Unknown { place: self.path.display().to_string() }))
+    }
+
+    async fn alarms(&self, kind: Alarm, now: Millis, most: usize) -> Result<Vec<Task>, StoreError> {
+        let sql = match kind {
+            Alarm::Lease => sql::LEASE,
+            Alarm::Sent => sql::SENT,
+            Alarm::Retry => sql::RETRY,
+            Alarm::Held => sql::HELD,
+            Alarm::Copy => sql::COPY,
+        };
+        self.tasks(sql, binds(|b| _ = b.add(now).add(limit(most)))).await
+    }
+
+    async fn next_alarm(&self) -> Result<Option<Millis>, StoreError> {
+        let rows = self.rows(sql::NEXT_ALARM, Binds::default()).await?;
+        rows.first().map_or(Ok(None), |row| self.read(row, |columns| columns.next()))
+    }
+
+    async fn feed(&self, queue: &str, now: Millis, most: usize) -> Result<Vec<Task>, StoreError> {
+        self.tasks(sql::FEED, binds(|b| _ = b.add(queue).add(now).add(limit(most)))).await
+    }
+
+    async fn unrouted(&self, most: usize) -> Result<Vec<(String, String)>, StoreError> {
+        let rows = self.rows(sql::UNROUTED, binds(|b| _ = b.add(limit(most)))).await?;
+        let mut unrouted = Vec::with_capacity(rows.len());
+        let mut unreadable = Vec::new();
+        for row in &rows {
+            let mut columns = Columns::of(row);
+            let seq = columns.next().unwrap_or(0);
+            match (columns.next(), columns.next()) {
+                (Ok(id), Ok(task_type)) => unrouted.push((id, task_type)),
+                _ => unreadable.push(seq),
+            }
+        }
+        self.report_unreadable(unreadable);
+        Ok(unrouted)
+    }
+
+    async fn outstanding(&self, queue: &str, most: usize) -> Result<usize, StoreError> {
+        let rows = self.rows(sql::OUTSTANDING, binds(|b| _ = b.add(queue).add(limit(most)))).await?;
+        let count: i64 = rows.first().map_or(Ok(0), |row| self.read(row, |columns| columns.next()))?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    async fn admissible(&self, queues: &[String], _now: Millis, most: usize) -> Result<Vec<Task>, StoreError> {
+        let gates = self.rows(sql::SHUT_GATES, Binds::default()).await?;
+        let queues = serde_json::json!(queues).to_string();
+        let mut found = Vec::new();
+        for row in &gates {
+            let gate: String = self.read(row, |columns| columns.next())?;
+            let arguments = binds(|b| _ = b.add(gate).add(queues.as_str()).add(limit(most)));
+            let rows = self.rows(sql::ADMISSIBLE, arguments).await?;
+            found.extend(self.readable(&rows));
+        }
+        found.sort_by_key(|(seq, task)| (task.state.due_at, *seq));
+        Ok(found.into_iter().take(most).map(|(_, task)| task).collect())
+    }
+
+    async fn outside_changes(&self) -> Result<i64, StoreError> {
+        Ok(self.look_outside().await)
+    }
+
+    async fn get(&self, ids: &[String]) -> Result<Vec<Option<Task>>, StoreError> {
+        let tasks = self.tasks(sql::GET, binds(|b| _ = b.add(serde_json::json!(ids).to_string()))).await?;
+        let by_id: HashMap<&str, &Task> = tasks.iter().map(|task| (task.id(), task)).collect();
+        Ok(ids.iter().map(|id| by_id.get(id.as_str()).map(|task| (*task).clone())).collect())
+    }
+
+    async fn attempts(&self, id: &str) -> Result<Vec<Attempt>, StoreError> {
+        let rows = self.rows(sql::ATTEMPTS, binds(|b| _ = b.add(id))).await?;
+        let mut attempts =
+            rows.iter().map(|row| self.read(row, attempt)).collect::<Result<Vec<Attempt>, StoreError>>()?;
+        for row in self.rows(sql::ATTACHMENTS, binds(|b| _ = b.add(id))).await? {
+            let (fence, attachment) = self.read(&row, attachment)?;
+            if let Some(attempt) = attempts.iter_mut().find(|attempt| attempt.fence == fence) {
+                attempt.attachments.push(attachment);
+            }
+        }
+        Ok(attempts)
+    }
+
+    async fn result(&self, id: &str) -> Result<Option<TaskResult>, StoreError> {
+        let rows = self.rows(sql::RESULT, binds(|b| _ = b.add(id))).await?;
+        let read = |columns: &mut Columns<'_>| {
+            Ok(TaskResult {
+                media_type: columns.next()?,
+                truncated: columns.next::<i64>()? != 0,
+                body: columns.next()?,
+            })
+        };
+        rows.first().map(|row| self.read(row, read)).transpose()
+    }
+
+    async fn list(&self, filter: &Filter, cursor: Option<&str>, most: usize) -> Result<Page<Task>, StoreError> {
+        filter::list(self, filter, cursor, most).await
+    }
+
+    async fn count(&self, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError> {
+        filter::count(self, filter).await
+    }
+
+    async fn dead_rows(&self, queue: &str, after: &str, most: usize) -> Result<Vec<DeadRow>, StoreError> {
+        let rows = self.rows(sql::DEAD_ROWS, binds(|b| _ = b.add(queue).add(after).add(limit(most)))).await?;
+        let read = |columns: &mut Columns<'_>| {
+            Ok(DeadRow {
+                id: columns.next()?,
+                stamp: Stamp { generation: columns.next()?, retry_count: columns.next()? },
+                dlq_copy: columns.word(DlqCopy::parse)?,
+                died_at: columns.next()?,
+            })
+        };
+        rows.iter().map(|row| self.read(row, read)).collect()
+    }
+
+    async fn dead_copies(&self, queue: &str) -> Result<(i64, i64), StoreError> {
+        let rows = self.rows(sql::DEAD_COPIES, binds(|b| _ = b.add(queue))).await?;
+        rows.first().map_or(Ok((0, 0)), |row| self.read(row, |columns| Ok((columns.next()?, columns.next()?))))
+    }
+
+    async fn lanes(&self) -> Result<Vec<(LaneKey, LaneLedger)>, StoreError> {
+        self.ask(async |conn| Ok(ledgers::lanes(conn).await?.into_iter().collect())).await
+    }
+
+    async fn dlqs(&self) -> Result<Vec<(String, DlqLedger)>, StoreError> {
+        self.ask(async |conn| Ok(ledgers::dlqs(conn).await?.into_iter().collect())).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>, StoreError> {
+        self.ask(ledgers::pauses).await
+    }
+
+    async fn pause(&self, pause: Pause) -> Result<(), StoreError> {
+        self.errand(|reply| Errand::Pause(pause, reply)).await
+    }
+
+    async fn resume(&self, key: &str) -> Result<bool, StoreError> {
+        self.errand(|reply| Errand::Resume(key.to_owned(), reply)).await
+    }
+
+    async fn report(&self, deep: bool) -> Result<StoreReport, StoreError> {
+        let (version, schema_version, integrity) = self
+            .ask(async |conn| {
+                let version: String = sqlx::query_scalar("SELECT sqlite_version()").fetch_one(&mut *conn).await?;
+                let schema: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *conn).await?;
+                let integrity = match deep {
+                    false => None,
+                    true => {
+                        let found: Vec<String> =
+                            sqlx::query_scalar("PRAGMA integrity_check(20)").fetch_all(&mut *conn).await?;
+                        Some(found.join("; "))
+                    }
+                };
+                Ok((version, schema, integrity))
+            })
+            .await?;
+        let size = |suffix: &str| {
+            let mut name = self.path.as_os_str().to_owned();
+            name.push(suffix);
+            std::fs::metadata(name).map_or(0, |file| file.len())
+        };
+        Ok(StoreReport {
+            place: self.path.display().to_string(),
+            engine: format!("SQLite {version}"),
+            schema_version,
+            schema_known: open::known_version(),
+            bytes: size("") + size("-wal") + size("-shm"),
+            integrity,
+        })
+    }
+
+    async fn close(&self) {
+        // The writer goes last: only it can move the log into the file, so that one file is what is left.
+        self.readers.close().await;
+        let (done, closed) = oneshot::channel();
+        if self.writer.errands.send(Errand::Close(done)).is_ok() {
+            closed.await.ok();
+        }
+    }
+}
+
+fn attempt(columns: &mut Columns<'_>) -> Result<Attempt, String> {
+    Ok(Attempt {
+        task_id: columns.next()?,
+        fence: columns.next()?,
+        number: columns.next()?,
+        generation: columns.next()?,
+        outcome: columns.word(AttemptOutcome::parse)?,
+        failure: columns.failure(true)?,
+        started_at: columns.next()?,
+        ended_at: columns.next()?,
+        worker: columns.next()?,
+        policy: columns.next()?,
+        variant: columns.next()?,
+        delay_before_ms: columns.next()?,
+        delay_reason: columns.next()?,
+        cost: columns.next()?,
+        attachments: Vec::new(),
+    })
+}
+
+fn attachment(columns: &mut Columns<'_>) -> Result<(i64, Attachment), String> {
+    let fence = columns.next()?;
+    let (name, media_type) = (columns.next()?, columns.next()?);
+    let (bytes, link, size): (Option<Vec<u8>>, Option<String>, Option<i64>) =
+        (columns.next()?, columns.next()?, columns.next()?);
+    let body = match (bytes, link) {
+        (Some(bytes), _) => AttachmentBody::Bytes(bytes.into()),
+        (None, Some(link)) => AttachmentBody::Link(link),
+        (None, None) => AttachmentBody::TooLarge { size: size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0) },
+    };
+    Ok((fence, Attachment { name, media_type, body }))
+}

@@ -1,0 +1,247 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::{Backoff, RetryAfterRule};
+use crate::task::{Spec, Stamp, State};
+
+const NOW: Millis = 1_000_000;
+
+/// A task that runs its attempt `retry_count + 1`.
+fn task(retry_count: i64) -> Task {
+    let spec = Spec {
+        id: "a".into(),
+        task_type: "order.ship".into(),
+        payload: "null".into(),
+        labels: BTreeMap::new(),
+        idempotency_key: None,
+        priority: 0,
+        cache_key: None,
+        reply_to: None,
+        payload_hash: String::new(),
+        submission_hash: None,
+        created_at: NOW - 1000,
+        raw: None,
+        conflicts_with: None,
+    };
+    let mut state = State::pending(NOW);
+    state.stamp = Stamp { generation: 0, retry_count };
+    Task { spec: Arc::new(spec), state }
+}
+
+fn policy() -> Policy {
+    Policy { backoff: Backoff::Steps(vec![100, 200]), max_retries: 2, ..Policy::built_in() }
+}
+
+fn with_rule(mode: RetryAfterMode, cap_ms: Millis, over_cap: OverCap) -> Policy {
+    Policy { retry_after: RetryAfterRule { mode, cap_ms, over_cap }, ..policy() }
+}
+
+fn asked(delay_ms: Millis) -> Outcome {
+    Outcome::Failure {
+        failure: Failure::new(class::RATE_LIMITED, "slow down"),
+        verdict: Verdict::ByPolicy,
+        retry_after: Some(RetryAfter { delay_ms }),
+        cost: None,
+    }
+}
+
+/// The delay of a retry, or why it died.
+fn of(task: &Task, outcome: &Outcome, policy: &Policy) -> Result<Millis, DeadReason> {
+    match decide(task, outcome, policy, &BTreeSet::new(), NOW) {
+        Decision::Succeed => panic!("no success"),
+        Decision::Retry { delay_ms, .. } => Ok(delay_ms),
+        Decision::Die { reason, .. } => Err(reason),
+    }
+}
+
+#[test]
+fn a_success_is_a_success_even_at_the_last_attempt_and_past_the_deadline() {
+    let mut task = task(99);
+    task.state.deadline = Some(0);
+    assert_eq!(decide(&task, &Outcome::success(), &policy(), &BTreeSet::new(), NOW), Decision::Succeed);
+}
+
+#[test]
+fn there_are_as_many_retries_as_the_budget_says_and_not_one_more() {
+    let failure = Outcome::failure(class::NETWORK, "m");
+    let all = |policy: &Policy| (0..5).map(|n| of(&task(n), &failure, policy)).collect::<Vec<_>>();
+    let spent = Err(DeadReason::RetriesExhausted);
+    assert_eq!(all(&policy()), [Ok(100), Ok(200), spent, spent, spent]);
+    assert_eq!(all(&Policy { max_retries: 4, ..policy() }), [Ok(100), Ok(200), Ok(200), Ok(200), spent]);
+    assert_eq!(all(&Policy { max_retries: 0, ..policy() })[0], spent);
+    assert_eq!(all(&Policy { max_retries: -1, ..policy() })[0], spent);
+    // A handler's word for another try spends from the same budget.
+    assert_eq!(of(&task(2), &Outcome::retry("m"), &policy()), spent);
+}
+
+#[test]
+fn the_default_waits_15_30_and_45_minutes() {
+    let failure = Outcome::failure(class::TIMEOUT, "m");
+    let built_in = Policy::built_in();
+    let minutes: Vec<_> = (0..3).map(|n| of(&task(n), &failure, &built_in).unwrap() / 60_000).collect();
+    assert_eq!(minutes, [15, 30, 45]);
+    assert_eq!(of(&task(3), &failure, &built_in), Err(DeadReason::RetriesExhausted));
+}
+
+#[test]
+fn a_permanent_failure_dies_at_once_with_budget_left() {
+    assert_eq!(of(&task(0), &Outcome::failure(class::BAD_PAYLOAD, "m"), &policy()), Err(DeadReason::PermanentError));
+    assert_eq!(of(&task(0), &Outcome::dead("m"), &policy()), Err(DeadReason::PermanentError));
+    assert_eq!(of(&task(9), &Outcome::dead("m"), &policy()), Err(DeadReason::PermanentError));
+}
+
+#[test]
+fn the_next_attempt_may_be_due_at_the_deadline_and_not_later() {
+    let failure = Outcome::failure(class::NETWORK, "m");
+    let with_deadline = |deadline| {
+        let mut task = task(0);
+        task.state.deadline = deadline;
+        task
+    };
+    assert_eq!(of(&with_deadline(Some(NOW + 100)), &failure, &policy()), Ok(100));
+    assert_eq!(of(&with_deadline(Some(NOW + 99)), &failure, &policy()), Err(DeadReason::DeadlineExceeded));
+    assert_eq!(of(&with_deadline(Some(Millis::MIN)), &failure, &policy()), Err(DeadReason::DeadlineExceeded));
+    assert_eq!(of(&with_deadline(Some(NOW + 119_999)), &asked(120_000), &policy()), Err(DeadReason::DeadlineExceeded));
+    // The policy's runs from the task's creation, a second ago; the earlier one counts.
+    let of_policy = |length| Policy { deadline_ms: Some(length), ..policy() };
+    assert_eq!(of(&task(0), &failure, &of_policy(1100)), Ok(100));
+    assert_eq!(of(&task(0), &failure, &of_policy(1099)), Err(DeadReason::DeadlineExceeded));
+    assert_eq!(of(&with_deadline(Some(NOW + 99)), &failure, &of_policy(5000)), Err(DeadReason::DeadlineExceeded));
+    assert_eq!(of(&with_deadline(Some(NOW + 5000)), &failure, &of_policy(1099)), Err(DeadReason::DeadlineExceeded));
+    assert_eq!(of(&task(0), &failure, &of_policy(Millis::MAX)), Ok(100));
+    // A person who replays an old task wants it run.
+    let mut replayed = task(0);
+    replayed.state.stamp.generation = 1;
+    assert_eq!(of(&replayed, &failure, &of_policy(1)), Ok(100));
+    // Spent budget is the better reason.
+    assert_eq!(of(&task(2), &failure, &of_policy(1)), Err(DeadReason::RetriesExhausted));
+}
+
+#[test]
+fn retry_after_does_what_the_policy_says() {
+    use OverCap::{Cap, DeadLetter, Honour};
+    use RetryAfterMode::{Exact, Floor, Ignore};
+    let dead = Err(DeadReason::PermanentError);
+    let table = [
+        // mode, cap, over the cap, asked for → waits (the computed delay is 100)
+        (Exact, 500, Cap, 0, Ok(0)),
+        (Exact, 500, Cap, 50, Ok(50)),
+        (Exact, 500, Cap, 500, Ok(500)),
+        (Exact, 500, Cap, 501, Ok(500)),
+        (Exact, 500, Cap, Millis::MAX, Ok(500)),
+        (Exact, 500, Cap, -5, Ok(0)),
+        (Exact, 50, Cap, 70, Ok(50)),
+        (Exact, 500, Honour, 501, Ok(501)),
+        (Exact, 500, Honour, Millis::MAX, Ok(LONGEST_DELAY_MS)),
+        (Exact, Millis::MAX, Cap, Millis::MAX, Ok(LONGEST_DELAY_MS)),
+        (Exact, 500, DeadLetter, 500, Ok(500)),
+        (Exact, 500, DeadLetter, 501, dead),
+        (Floor, 500, Cap, 50, Ok(100)),
+        (Floor, 500, Cap, 100, Ok(100)),
+        (Floor, 500, Cap, 101, Ok(101)),
+        (Floor, 500, Cap, 501, Ok(500)),
+        (Floor, 50, Cap, 501, Ok(100)),
+        (Floor, 50, Honour, 501, Ok(501)),
+        (Floor, 50, DeadLetter, 100, Ok(100)),
+        (Floor, 50, DeadLetter, 101, dead),
+        (Ignore, 500, Cap, 400, Ok(100)),
+        (Ignore, 500, DeadLetter, 501, Ok(100)),
+    ];
+    for (mode, cap_ms, over_cap, ms, expected) in table {
+        let found = of(&task(0), &asked(ms), &with_rule(mode, cap_ms, over_cap));
+        assert_eq!(found, expected, "{mode:?} {cap_ms} {over_cap:?} {ms}");
+    }
+}
+
+#[test]
+fn what_was_asked_and_why_it_waits_is_recorded() {
+    let why = |policy: &Policy, ms| match decide(&task(0), &asked(ms), policy, &BTreeSet::new(), NOW) {
+        Decision::Retry { reason, .. } => reason,
+        Decision::Die { failure, .. } => failure.message,
+        Decision::Succeed => panic!("no success"),
+    };
+    assert_eq!(why(&policy(), 1500), "Retry-After 1500 ms");
+    assert_eq!(why(&policy(), 120_001), "Retry-After 120001 ms, capped at 120000 ms");
+    let floor = with_rule(RetryAfterMode::Floor, 500, OverCap::Cap);
+    assert_eq!(why(&floor, 50), "policy \"default\": step 1 of 2; Retry-After 50 ms is shorter");
+    let ignore = with_rule(RetryAfterMode::Ignore, 500, OverCap::Cap);
+    assert_eq!(why(&ignore, 50), "policy \"default\": step 1 of 2; Retry-After 50 ms ignored");
+    let strict = with_rule(RetryAfterMode::Exact, 500, OverCap::DeadLetter);
+    assert_eq!(why(&strict, 3_600_000), "slow down; asked to wait 3600000 ms, the policy's cap is 500 ms");
+}
+
+#[test]
+fn a_delay_that_is_a_rung_is_held_by_the_broker() {
+    let rungs = BTreeSet::from([100, 200]);
+    let on_rung = |outcome: &Outcome| match decide(&task(0), outcome, &policy(), &rungs, NOW) {
+        Decision::Retry { on_rung, .. } => on_rung,
+        other => panic!("{other:?}"),
+    };
+    assert!(on_rung(&Outcome::failure(class::NETWORK, "m")));
+    assert!(!on_rung(&asked(101)));
+}
+
+#[test]
+fn the_failure_is_recorded_as_ruled() {
+    let decision = decide(&task(0), &asked(1), &policy(), &BTreeSet::new(), NOW);
+    let Decision::Retry { failure, .. } = decision else { panic!("a retry") };
+    assert!(failure.fingerprint.starts_with("v1-"));
+    // A message that tells what was asked groups with those that do not.
+    let strict = with_rule(RetryAfterMode::Exact, 0, OverCap::DeadLetter);
+    let Decision::Die { failure: dead, .. } = decide(&task(0), &asked(1), &strict, &BTreeSet::new(), NOW) else {
+        panic!("dead")
+    };
+    assert_eq!(dead.fingerprint, failure.fingerprint);
+}
+
+#[test]
+fn a_lost_worker_spends_a_retry_and_names_itself() {
+    let mut lost = task(0);
+    lost.state.worker = Some("w1".into());
+    let Decision::Retry { failure, delay_ms, .. } = decide_lost(&lost, &policy(), &BTreeSet::new(), NOW) else {
+        panic!("a retry")
+    };
+    assert_eq!((failure.class.as_str(), delay_ms), ("worker_lost", 100));
+    assert!(failure.message.contains("w1"));
+    assert!(matches!(
+        decide_lost(&task(2), &policy(), &BTreeSet::new(), NOW),
+        Decision::Die { reason: DeadReason::RetriesExhausted, .. }
+    ));
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_nothing_overflows_and_no_budget_is_exceeded(
+        retry_count in 0_i64..10,
+        max_retries in any::<i64>(),
+        step in any::<i64>(),
+        delay_ms in any::<i64>(),
+        cap_ms in any::<i64>(),
+        deadline in proptest::option::of(any::<i64>()),
+        deadline_ms in proptest::option::of(any::<i64>()),
+        now in any::<i64>(),
+        mode in prop_oneof![Just(RetryAfterMode::Exact), Just(RetryAfterMode::Floor), Just(RetryAfterMode::Ignore)],
+        over_cap in prop_oneof![Just(OverCap::Cap), Just(OverCap::Honour), Just(OverCap::DeadLetter)],
+    ) {
+        let policy = Policy {
+            max_retries,
+            deadline_ms,
+            backoff: Backoff::Steps(vec![step]),
+            ..with_rule(mode, cap_ms, over_cap)
+        };
+        let mut task = task(retry_count);
+        task.state.deadline = deadline;
+        match decide(&task, &asked(delay_ms), &policy, &BTreeSet::new(), now) {
+            Decision::Retry { delay_ms, .. } => {
+                prop_assert!(retry_count < max_retries);
+                prop_assert!((0..=LONGEST_DELAY_MS).contains(&delay_ms));
+                prop_assert!(deadline.is_none_or(|deadline| now.saturating_add(delay_ms) <= deadline));
+            }
+            Decision::Die { .. } => {}
+            Decision::Succeed => prop_assert!(false),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! A store and a broker that kill their process at a chosen step.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use redeliver::broker::{
+    Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadPass, Delivery, Difference, Message, Published, QueueDepth,
+    SessionWatch, Topology, WAKE_UP_TYPE,
+};
+use redeliver::store::{Alarm, DeadRow, Filter, Page, Pause, Store, StoreError, StoreReport, Urgency};
+use redeliver::task::{
+    Answer, Attempt, Command, DlqLedger, LaneKey, LaneLedger, Millis, Spot, Status, Task, TaskResult,
+};
+use tokio::sync::mpsc;
+
+/// Where the process dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    BeforeSubmitCommit,
+    AfterSubmitCommit,
+    InHandler,
+    BeforeSettleCommit,
+    AfterSettleCommit,
+    BeforeWakeUpPublish,
+    AfterWakeUpPublish,
+    BeforeCopyPublish,
+    AfterCopyPublish,
+}
+
+pub const STEPS: [Step; 9] = [
+    Step::BeforeSubmitCommit,
+    Step::AfterSubmitCommit,
+    Step::InHandler,
+    Step::BeforeSettleCommit,
+    Step::AfterSettleCommit,
+    Step::BeforeWakeUpPublish,
+    Step::AfterWakeUpPublish,
+    Step::BeforeCopyPublish,
+    Step::AfterCopyPublish,
+];
+
+impl Step {
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+
+    pub fn parse(name: &str) -> Option<Step> {
+        STEPS.into_iter().find(|step| step.name() == name)
+    }
+
+    /// Dies like a process that is killed: no destructor runs, no socket is closed politely.
+    pub fn die(self) -> ! {
+        std::process::abort()
+    }
+}
+
+/// Called with the commands of every transaction.
+type BeforeApply = Box<dyn Fn(&[Command]) -> Result<(), StoreError> + Send + Sync>;
+type AfterApply = Box<dyn Fn(&[Command]) + Send + Sync>;
+
+/// A store that is watched: something may happen before or after each commit.
+pub struct WatchedStore {
+    inner: Arc<dyn Store>,
+    before: BeforeApply,
+    after: AfterApply,
+}
+
+impl WatchedStore {
+    /// Dies at `step`.
+    pub fn dying(inner: Arc<dyn Store>, step: Step) -> WatchedStore {
+        let concerned = move |commands: &[Command]| {
+            commands.iter().any(|command| match step {
+                Step::BeforeSubmitCommit | Step::AfterSubmitCommit => matches!(command, Command::Submit(_)),
+                Step::BeforeSettleCommit | Step::AfterSettleCommit => matches!(command, Command::Settle { .. }),
+                _ => false,
+            })
+        };
+        let first = matches!(step, Step::BeforeSubmitCommit | Step::BeforeSettleCommit);
+        WatchedStore {
+            inner,
+            before: Box::new(move |commands| if first && concerned(commands) { step.die() } else { Ok(()) }),
+            after: Box::new(move |commands| {
+                if concerned(commands) {
+                    step.die()
+                }
+            }),
+        }
+    }
+
+    /// Refuses every transaction while `away` says so, and counts the refusals.
+    pub fn away(inner: Arc<dyn Store>, away: Arc<AtomicBool>, refusals: Arc<AtomicU64>) -> WatchedStore {
+        WatchedStore {
+            inner,
+            before: Box::new(move |_| {
+                if !away.load(Ordering::SeqCst) {
+                    return Ok(());
+                }
+                refusals.fetch_add(1, Ordering::SeqCst);
+                Err(StoreError::Unavailable { place: "test".into(), reason: "away".into() })
+            }),
+            after: Box::new(|_| {}),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for WatchedStore {
+    fn now(&self) -> Millis {
+        self.inner.now()
+    }
+
+    async fn apply(&self, urgency: Urgency, commands: Vec<Command>) -> Result<Vec<Answer>, StoreError> {
+        (self.before)(&commands)?;
+        let answers = self.inner.apply(urgency, commands.clone()).await;
+        (self.after)(&commands);
+        answers
+    }
+
+    async fn alarms(&self, kind: Alarm, now: Millis, limit: usize) -> Result<Vec<Task>, StoreError> {
+        self.inner.alarms(kind, now, limit).await
+    }
+
+    async fn next_alarm(&self) -> Result<Option<Millis>, StoreError> {
+        self.inner.next_alarm().await
+    }
+
+    async fn feed(&self, queue: &str, now: Millis, limit: usize) -> Result<Vec<Task>, StoreError> {
+        self.inner.feed(queue, now, limit).await
+    }
+
+    async fn unrouted(&self, limit: usize) -> Result<Vec<(String, String)>, StoreError> {
+        self.inner.unrouted(limit).await
+    }
+
+    async fn outstanding(&self, queue: &str, limit: usize) -> Result<usize, StoreError> {
+        self.inner.outstanding(queue, limit).await
+    }
+
+    async fn admissible(&self, queues: &[String], now: Millis, limit: usize) -> Result<Vec<Task>, StoreError> {
+        self.inner.admissible(queues, now, limit).await
+    }
+
+    async fn outside_changes(&self) -> Result<i64, StoreError> {
+        self.inner.outside_changes().await
+    }
+
+    async fn get(&self, ids: &[String]) -> Result<Vec<Option<Task>>, StoreError> {
+        self.inner.get(ids).await
+    }
+
+    async fn attempts(&self, id: &str) -> Result<Vec<Attempt>, StoreError> {
+        self.inner.attempts(id).await
+    }
+
+    async fn result(&self, id: &str) -> Result<Option<TaskResult>, StoreError> {
+        self.inner.result(id).await
+    }
+
+    async fn list(&self, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page<Task>, StoreError> {
+        self.inner.list(filter, cursor, limit).await
+    }
+
+    async fn count(&self, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError> {
+        self.inner.count(filter).await
+    }
+
+    async fn dead_rows(&self, queue: &str, after: &str, limit: usize) -> Result<Vec<DeadRow>, StoreError> {
+        self.inner.dead_rows(queue, after, limit).await
+    }
+
+    async fn dead_copies(&self, queue: &str) -> Result<(i64, i64), StoreError> {
+        self.inner.dead_copies(queue).await
+    }
+
+    async fn lanes(&self) -> Result<Vec<(LaneKey, LaneLedger)>, StoreError> {
+        self.inner.lanes().await
+    }
+
+    async fn dlqs(&self) -> Result<Vec<(String, DlqLedger)>, StoreError> {
+        self.inner.dlqs().await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>, StoreError> {
+        self.inner.pauses().await
+    }
+
+    async fn pause(&self, pause: Pause) -> Result<(), StoreError> {
+        self.inner.pause(pause).await
+    }
+
+    async fn resume(&self, key: &str) -> Result<bool, StoreError> {
+        self.inner.resume(key).await
+    }
+
+    async fn report(&self, deep: bool) -> Result<StoreReport, StoreError> {
+        self.inner.report(deep).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+pub struct DyingBroker {
+    pub inner: Arc<dyn Broker>,
+    pub step: Step,
+}
+
+#[async_trait]
+impl Broker for DyingBroker {
+    async fn publish(&self, messages: Vec<Message>) -> Vec<Published> {
+        let wanted = match self.step {
+            Step::BeforeWakeUpPublish | Step::AfterWakeUpPublish => Some(WAKE_UP_TYPE),
+            Step::BeforeCopyPublish | Step::AfterCopyPublish => Some(DEAD_LETTER_TYPE),
+            _ => None,
+        };
+        let concerned = wanted.is_some() && messages.iter().any(|message| message.message_type == wanted);
+        if concerned && matches!(self.step, Step::BeforeWakeUpPublish | Step::BeforeCopyPublish) {
+            self.step.die();
+        }
+        let fates = self.inner.publish(messages).await;
+        if concerned {
+            self.step.die();
+        }
+        fates
+    }
+
+    async fn connect(&self) -> Result<(), BrokerError> {
+        self.inner.connect().await
+    }
+
+    fn is_up(&self) -> bool {
+        self.inner.is_up()
+    }
+
+    fn holds_waits(&self) -> bool {
+        self.inner.holds_waits()
+    }
+
+    async fn consume(
+        &self,
+        topology: Arc<Topology>,
+        consumption: Consumption,
+        watch: Arc<dyn SessionWatch>,
+    ) -> Result<mpsc::Receiver<Delivery>, BrokerError> {
+        self.inner.consume(topology, consumption, watch).await
+    }
+
+    async fn stop_consuming(&self) {
+        self.inner.stop_consuming().await;
+    }
+
+    async fn missing(&self, topology: &Topology, spots: &[Spot]) -> Result<Vec<Spot>, BrokerError> {
+        self.inner.missing(topology, spots).await
+    }
+
+    async fn declare(&self, topology: &Topology) -> Result<(), BrokerError> {
+        self.inner.declare(topology).await
+    }
+
+    async fn plan(&self, topology: &Topology) -> Result<Vec<Difference>, BrokerError> {
+        self.inner.plan(topology).await
+    }
+
+    async fn delete(&self, topology: &Topology, force: bool) -> Result<(), BrokerError> {
+        self.inner.delete(topology, force).await
+    }
+
+    async fn depths(&self, topology: &Topology) -> Result<Vec<QueueDepth>, BrokerError> {
+        self.inner.depths(topology).await
+    }
+
+    async fn dead_pass(&self, queue: &str) -> Result<Box<dyn DeadPass>, BrokerError> {
+        self.inner.dead_pass(queue).await
+    }
+
+    async fn version(&self) -> Result<String, BrokerError> {
+        self.inner.version().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}

@@ -1,0 +1,20 @@
+//! The main job, end to end: the real `redeliver` binary, a real RabbitMQ, a real SQLite file, and a third party that fails.
+//!
+//! Everything here is seen from outside, by what a user would see: commands, rows, queues, and the calls that reach the third
+//! party. Sizes and times are scaled so that a test run can afford them; `REDELIVER_TEST_FULL=1` runs them as large as the
+//! promises are made. Each test says what it measured on stdout (`--nocapture`).
+
+mod bad_input;
+mod commands;
+mod crowd;
+mod forged;
+mod killed;
+mod lost_queues;
+mod refused;
+#[path = "../support/rig.rs"]
+mod rig;
+mod stalls;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../support/third_party.rs"]
+mod third_party;

@@ -1,0 +1,33 @@
+//! What every store promises (design §3 and §4), as one suite over all of them.
+//!
+//! A test is a function of a [`Fixture`](fixture::Fixture); [`conformance!`] makes one test of it per store. A further store
+//! joins with a constructor in `fixture` and a line in that macro. What only the SQLite store promises is in `sqlite/`.
+
+/// Turns `async fn name(f) { … }` into a test for every store.
+macro_rules! conformance {
+    ($($(#[$doc:meta])* async fn $name:ident($fixture:ident) $body:block)*) => {
+        $($(#[$doc])* async fn $name($fixture: $crate::fixture::Fixture) $body)*
+
+        mod memory {
+            $(#[tokio::test] async fn $name() { super::$name($crate::fixture::memory()).await })*
+        }
+
+        mod sqlite {
+            $(#[tokio::test] async fn $name() { super::$name($crate::fixture::sqlite().await).await })*
+        }
+    };
+}
+
+mod agreement;
+mod alarms;
+mod attempts;
+mod claim;
+mod copies;
+mod fixture;
+mod lists;
+mod pauses;
+mod people;
+mod settle;
+mod sqlite;
+mod submit;
+mod wakes;

@@ -1,0 +1,245 @@
+//! What test programs share: a real broker to test against, with a vhost for each test, and waiting for things to happen.
+//!
+//! The broker is the one that the environment names (`tests/run` starts one): `REDELIVER_TEST_BROKER` is its AMQP URL,
+//! `REDELIVER_TEST_MANAGEMENT` its management API, user and password included. Without them a test that needs a broker is skipped,
+//! says so on stderr, and writes a line to the file that `REDELIVER_TEST_SKIP_LOG` names; with `REDELIVER_TEST_REQUIRE_BROKER=1` it
+//! fails instead.
+
+#![allow(dead_code, reason = "every test program uses another part of this, so none could `expect` it")]
+
+pub mod proxy;
+
+use std::future::Future;
+use std::io::Write as _;
+use std::panic::AssertUnwindSafe;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use serde_json::{Value, json};
+
+/// How long anything may take that should happen at once. Generous: the machine is shared.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where a broker listens.
+#[derive(Debug, Clone)]
+pub struct TestBroker {
+    amqp: String,
+    management: String,
+}
+
+/// A vhost of its own for one test.
+#[derive(Debug, Clone)]
+pub struct Vhost {
+    pub name: String,
+    broker: TestBroker,
+}
+
+/// Runs `test` in a vhost of its own, which is deleted afterwards however the test ends. Skips it without a broker.
+pub async fn with_vhost<F: Future<Output = ()>>(test: impl FnOnce(Vhost) -> F) {
+    let Some(broker) = TestBroker::from_env() else { return };
+    broker.with_vhost(test).await;
+}
+
+impl TestBroker {
+    /// The broker that the environment names; `None` after saying that the test is skipped.
+    pub fn from_env() -> Option<TestBroker> {
+        let (Ok(amqp), Ok(management)) =
+            (std::env::var("REDELIVER_TEST_BROKER"), std::env::var("REDELIVER_TEST_MANAGEMENT"))
+        else {
+            skip("REDELIVER_TEST_BROKER and REDELIVER_TEST_MANAGEMENT are not set");
+            return None;
+        };
+        Some(TestBroker { amqp, management: management.trim_end_matches('/').to_owned() })
+    }
+
+    /// Runs `test` in a vhost of its own.
+    pub async fn with_vhost<F: Future<Output = ()>>(&self, test: impl FnOnce(Vhost) -> F) {
+        let name = format!("test-{}", uuid::Uuid::now_v7());
+        self.api(reqwest::Method::PUT, &format!("/api/vhosts/{name}"), None).await;
+        let (user, _) = credentials(&self.amqp);
+        let all = json!({"configure": ".*", "write": ".*", "read": ".*"});
+        self.api(reqwest::Method::PUT, &format!("/api/permissions/{name}/{user}"), Some(all)).await;
+        let vhost = Vhost { name: name.clone(), broker: self.clone() };
+        let result = AssertUnwindSafe(test(vhost)).catch_unwind().await;
+        self.api(reqwest::Method::DELETE, &format!("/api/vhosts/{name}"), None).await;
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    /// One request to the management API.
+    pub async fn api(&self, method: reqwest::Method, path: &str, body: Option<Value>) -> Value {
+        // The TLS back end has no provider of its own; a second installation changes nothing.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("an HTTP client");
+        let (user, password) = credentials(&self.management);
+        let mut request = client
+            .request(method, format!("{}{path}", without_credentials(&self.management)))
+            .basic_auth(user, Some(password));
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body.to_string());
+        }
+        let response = request.send().await.expect("the management API answers");
+        let status = response.status();
+        let text = response.text().await.expect("the management API answers");
+        assert!(status.is_success() || status == 404, "{path}: {status} {text}");
+        serde_json::from_str(&text).unwrap_or(Value::Null)
+    }
+
+    /// Host and port of AMQP.
+    pub fn address(&self) -> String {
+        let rest = self.amqp.rsplit_once('@').map_or(self.amqp.as_str(), |(_, rest)| rest);
+        rest.split('/').next().unwrap_or_default().to_owned()
+    }
+}
+
+impl Vhost {
+    /// The AMQP URL of this vhost.
+    pub fn url(&self) -> String {
+        self.url_at(&self.broker.address())
+    }
+
+    /// The same through another address: a proxy's.
+    pub fn url_at(&self, address: &str) -> String {
+        let (user, password) = credentials(&self.broker.amqp);
+        format!("amqp://{user}:{password}@{address}/{}", self.name)
+    }
+
+    /// The same with another password.
+    pub fn url_with_password(&self, password: &str) -> String {
+        let (user, _) = credentials(&self.broker.amqp);
+        format!("amqp://{user}:{password}@{}/{}", self.broker.address(), self.name)
+    }
+
+    /// Host and port of AMQP.
+    pub fn address(&self) -> String {
+        self.broker.address()
+    }
+
+    /// Closes every connection to this vhost that the management API knows, as an operator would; at least `expected` of them.
+    pub async fn kill_connections(&self, expected: usize) {
+        let mut names = Vec::new();
+        until("the management API lists the connections", async || {
+            let listed =
+                self.broker.api(reqwest::Method::GET, &format!("/api/vhosts/{}/connections", self.name), None).await;
+            let listed = listed.as_array().cloned().unwrap_or_default();
+            names = listed.iter().filter_map(|c| c["name"].as_str().map(str::to_owned)).collect();
+            names.len() >= expected
+        })
+        .await;
+        for name in names {
+            let name = name.replace(' ', "%20").replace('>', "%3E");
+            self.broker.api(reqwest::Method::DELETE, &format!("/api/connections/{name}"), None).await;
+        }
+    }
+
+    /// Sets one thing of `kind` (`policies`, `operator-policies`, `permissions`).
+    pub async fn put(&self, kind: &str, name: &str, body: Value) {
+        self.broker.api(reqwest::Method::PUT, &format!("/api/{kind}/{}/{name}", self.name), Some(body)).await;
+    }
+
+    /// Deletes a queue behind everybody's back.
+    pub async fn delete_queue(&self, queue: &str) {
+        self.broker.api(reqwest::Method::DELETE, &format!("/api/queues/{}/{queue}", self.name), None).await;
+    }
+
+    /// What the management API tells of a queue.
+    pub async fn queue(&self, queue: &str) -> Value {
+        self.broker.api(reqwest::Method::GET, &format!("/api/queues/{}/{queue}", self.name), None).await
+    }
+}
+
+/// A broker for one test alone, which may stop and start it. Gone when this is dropped, or with this process.
+#[derive(Debug)]
+pub struct PrivateBroker {
+    pub broker: TestBroker,
+    ctl: String,
+}
+
+impl PrivateBroker {
+    /// Starts one; `None` after saying that the test is skipped.
+    pub fn start() -> Option<PrivateBroker> {
+        TestBroker::from_env()?;
+        let start = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/start");
+        let output = Command::new("bash")
+            .arg(start)
+            .args(["--owner", &std::process::id().to_string()])
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("bash runs");
+        assert!(output.status.success(), "{start} failed");
+        let text = String::from_utf8(output.stdout).expect("its output is text");
+        let value = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+                .unwrap_or_else(|| panic!("no {name} in {text}"))
+                .to_owned()
+        };
+        Some(PrivateBroker {
+            broker: TestBroker { amqp: value("REDELIVER_TEST_BROKER"), management: value("REDELIVER_TEST_MANAGEMENT") },
+            ctl: value("REDELIVER_TEST_BROKER_CTL"),
+        })
+    }
+
+    /// Runs one verb of `tests/broker/ctl`.
+    pub async fn ctl(&self, arguments: &[&str]) {
+        let status = tokio::process::Command::new(&self.ctl).args(arguments).status().await.expect("ctl runs");
+        assert!(status.success(), "ctl {arguments:?} failed");
+    }
+}
+
+impl Drop for PrivateBroker {
+    fn drop(&mut self) {
+        if let Err(error) = Command::new(&self.ctl).arg("destroy").status() {
+            say(&format!("a private broker could not be destroyed: {error}"));
+        }
+    }
+}
+
+/// Says that the running test is skipped, and why.
+pub fn skip(reason: &str) {
+    assert!(std::env::var("REDELIVER_TEST_REQUIRE_BROKER").as_deref() != Ok("1"), "may not be skipped: {reason}");
+    let line = format!("SKIPPED: {}: {reason}", std::thread::current().name().unwrap_or("a test"));
+    say(&line);
+    if let Ok(path) = std::env::var("REDELIVER_TEST_SKIP_LOG") {
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path).expect("the skip log opens");
+        writeln!(file, "{line}").expect("the skip log takes a line");
+    }
+}
+
+/// Past the test harness, which swallows what a passing test prints.
+fn say(line: &str) {
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).expect("stderr takes a line");
+}
+
+/// Waits until `condition` holds; panics after [`PATIENCE`].
+pub async fn until(what: &str, condition: impl AsyncFnMut() -> bool) {
+    until_within(PATIENCE, what, condition).await;
+}
+
+/// Waits until `condition` holds; panics after `limit`.
+pub async fn until_within(limit: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !condition().await {
+        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits for `future`; panics after [`PATIENCE`].
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
+}
+
+/// User and password in a URL.
+fn credentials(url: &str) -> (String, String) {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let user = rest.rsplit_once('@').map_or("guest:guest", |(user, _)| user);
+    user.split_once(':').map(|(user, password)| (user.to_owned(), password.to_owned())).expect("a user and a password")
+}
+
+fn without_credentials(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").expect("a URL");
+    format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, rest)| rest))
+}

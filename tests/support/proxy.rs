@@ -1,0 +1,220 @@
+//! A TCP proxy in front of a broker that can cut, freeze and forge.
+//!
+//! Forwards whole AMQP frames from the client, so that between two writes it is always at a frame boundary and can put in
+//! a frame of its own.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{broadcast, watch};
+use tokio::task::JoinHandle;
+
+/// Ends with all its connections when dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    pub address: String,
+    frozen: watch::Sender<bool>,
+    orders: broadcast::Sender<Order>,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    open: Mutex<usize>,
+    tampering: Mutex<Option<Tampering>>,
+}
+
+/// Bytes from the client and what the broker gets instead; of one length, so that frames stay whole.
+#[derive(Debug, Clone, Copy)]
+struct Tampering {
+    from: &'static [u8],
+    to: &'static [u8],
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    /// Closes every connection.
+    Cut,
+    /// Acks, on every channel that consumes, a delivery that never was.
+    AckTheUnknown,
+}
+
+/// `basic.consume` as class and method.
+const BASIC_CONSUME: [u8; 4] = [0, 60, 0, 20];
+const PROTOCOL_HEADER_LENGTH: usize = 8;
+
+impl Proxy {
+    /// A proxy in front of `target`.
+    pub async fn start(target: String) -> Proxy {
+        Proxy::start_at("127.0.0.1:0", target).await
+    }
+
+    /// The same, listening at `address`.
+    pub async fn start_at(address: &str, target: String) -> Proxy {
+        let listener = TcpListener::bind(address).await.expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let frozen = watch::Sender::new(false);
+        let orders = broadcast::Sender::new(16);
+        let shared = Arc::new(Shared::default());
+        let accepting = tokio::spawn(accept(listener, target, frozen.clone(), orders.clone(), shared.clone()));
+        Proxy { address, frozen, orders, shared, accepting }
+    }
+
+    /// Closes every connection.
+    pub fn cut(&self) {
+        self.order(Order::Cut);
+    }
+
+    /// From now on nothing passes in either direction, on old and new connections, and no connection is closed.
+    pub fn freeze(&self) {
+        self.frozen.send_replace(true);
+    }
+
+    /// Everything passes again.
+    pub fn thaw(&self) {
+        self.frozen.send_replace(false);
+    }
+
+    /// Makes the broker close every consuming channel, as an ack for an unknown delivery does.
+    pub fn ack_the_unknown(&self) {
+        self.order(Order::AckTheUnknown);
+    }
+
+    /// Connections that pass through.
+    pub fn open(&self) -> usize {
+        *self.shared.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the broker gets `to` wherever the client sends `from`.
+    pub fn tamper(&self, from: &'static [u8], to: &'static [u8]) {
+        assert_eq!(from.len(), to.len());
+        *self.shared.tampering.lock().unwrap_or_else(PoisonError::into_inner) = Some(Tampering { from, to });
+    }
+
+    fn order(&self, order: Order) {
+        // An error only means that there is no connection to order anything of.
+        drop(self.orders.send(order));
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    target: String,
+    frozen: watch::Sender<bool>,
+    orders: broadcast::Sender<Order>,
+    shared: Arc<Shared>,
+) {
+    while let Ok((client, _)) = listener.accept().await {
+        let (target, frozen, orders) = (target.clone(), frozen.subscribe(), orders.subscribe());
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            // A target that is down closes the client's connection, as it would without us.
+            if let Ok(server) = TcpStream::connect(&target).await {
+                *shared.open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                forward(client, server, frozen, orders, &shared).await;
+                *shared.open.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+            }
+        });
+    }
+}
+
+async fn forward(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    mut frozen: watch::Receiver<bool>,
+    mut orders: broadcast::Receiver<Order>,
+    shared: &Shared,
+) {
+    let mut from_client = vec![0; 64 * 1024];
+    let mut from_server = vec![0; 64 * 1024];
+    let mut partial = Vec::new();
+    let mut header_passed = false;
+    let mut consuming: Vec<[u8; 2]> = Vec::new();
+    loop {
+        let flowing = !*frozen.borrow_and_update();
+        tokio::select! {
+            order = orders.recv() => match order {
+                Ok(Order::AckTheUnknown) => {
+                    for channel in &consuming {
+                        if server.write_all(&ack_of_unknown(*channel)).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+                Ok(Order::Cut) | Err(_) => return,
+            },
+            changed = frozen.changed() => if changed.is_err() { return },
+            read = client.read(&mut from_client), if flowing => {
+                let Ok(length @ 1..) = read else { return };
+                partial.extend_from_slice(&from_client[..length]);
+                let whole = whole_frames(&partial, &mut header_passed, &mut consuming);
+                let tampering = *shared.tampering.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(Tampering { from, to }) = tampering {
+                    replace(&mut partial[..whole], from, to);
+                }
+                if server.write_all(&partial[..whole]).await.is_err() {
+                    return;
+                }
+                partial.drain(..whole);
+            }
+            read = server.read(&mut from_server), if flowing => {
+                let Ok(length @ 1..) = read else { return };
+                if client.write_all(&from_server[..length]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
+    let mut at = 0;
+    while at + from.len() <= bytes.len() {
+        if bytes[at..].starts_with(from) {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
+        at += 1;
+    }
+}
+
+/// How many bytes of `bytes` are whole frames; notes the channels that start to consume.
+fn whole_frames(bytes: &[u8], header_passed: &mut bool, consuming: &mut Vec<[u8; 2]>) -> usize {
+    let mut at = 0;
+    if !*header_passed {
+        if bytes.len() < PROTOCOL_HEADER_LENGTH {
+            return 0;
+        }
+        *header_passed = true;
+        at = PROTOCOL_HEADER_LENGTH;
+    }
+    // Type, channel (2), size (4), payload, end.
+    while let Some(head) = bytes.get(at..at + 7) {
+        let size = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
+        let Some(payload) = bytes.get(at + 7..at + 7 + size) else { break };
+        if bytes.len() < at + 8 + size {
+            break;
+        }
+        if head[0] == 1 && payload.starts_with(&BASIC_CONSUME) {
+            consuming.push([head[1], head[2]]);
+        }
+        at += 8 + size;
+    }
+    at
+}
+
+/// `basic.ack` of delivery 999,999,999.
+fn ack_of_unknown(channel: [u8; 2]) -> Vec<u8> {
+    let mut frame = vec![1, channel[0], channel[1], 0, 0, 0, 13, 0, 60, 0, 80];
+    frame.extend_from_slice(&999_999_999_u64.to_be_bytes());
+    frame.extend_from_slice(&[0, 0xCE]);
+    frame
+}
