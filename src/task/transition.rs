@@ -751,7 +751,9 @@ impl Rows {
 
     /// An alarm of a waiting row (§4.2).
     fn wake(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
-        if task.state.deadline.is_some_and(|deadline| deadline < now) {
+        // A held row is looked at on its deadline: one that let it wait further would set the same alarm again and again.
+        let last = if task.state.held_by.is_some() { now } else { now.saturating_sub(1) };
+        if task.state.deadline.is_some_and(|deadline| deadline <= last) {
             let failure = task.state.failure.clone();
             return self.bury(task, DeadReason::DeadlineExceeded, failure, now, settings);
         }
@@ -781,18 +783,16 @@ impl Rows {
             return self.publish_again(task, now, settings);
         }
         // A lane that has delivered since is alive and will soon tell; looking again is cheap. One that stands still is left alone
-        // for longer and longer, but a probe that is under way will have told by the end of one patience.
+        // for longer and longer. But while a probe is under way, its verdict comes within one patience; such a look costs no message, so
+        // it does not count as one of those that grow apart.
         let alive = mark > outstanding.sent_at;
-        let wait_ms = if alive { settings.patience_ms } else { settings.patience(task.state.wakes) };
-        let verdict_at = self.lane(&key).probed_at.saturating_add(settings.patience_ms);
-        let look_at = now.saturating_add(wait_ms);
-        if verdict_at > now && verdict_at < look_at {
-            // Once per probe, so it does not count as one of the looks that grow apart.
-            task.state.wake_at = Some(verdict_at);
-        } else {
-            task.state.wake_at = Some(look_at);
+        let probing = now < self.lane(&key).probed_at.saturating_add(settings.patience_ms);
+        let grown_ms = settings.patience(task.state.wakes);
+        let wait_ms = if alive || probing { settings.patience_ms } else { grown_ms };
+        if alive || wait_ms == grown_ms {
             task.state.wakes += 1;
         }
+        task.state.wake_at = Some(now.saturating_add(wait_ms));
         self.put(task);
         Late
     }
@@ -1014,11 +1014,9 @@ impl State {
         }
     }
 
-    /// When a held row is looked at again: when its deadline has passed, at the latest in a day. Not at its deadline: then it may
-    /// still start, so the look would set the same alarm again and again.
+    /// When a held row is looked at again: at its deadline, at the latest in a day.
     fn held_look(&self, now: Millis) -> Millis {
-        let too_late = self.deadline.map_or(Millis::MAX, |deadline| deadline.saturating_add(1));
-        too_late.min(now.saturating_add(HELD_LOOK_MS))
+        self.deadline.unwrap_or(Millis::MAX).min(now.saturating_add(HELD_LOOK_MS))
     }
 
     /// To a status in which nothing is waited for.

@@ -148,13 +148,13 @@ fn a_paused_task_is_held_without_a_message_and_runs_when_the_pause_is_over() {
 
 /// Found here: at the deadline itself the look set the alarm to the deadline again, and so was due at once.
 #[test]
-fn a_held_row_is_looked_at_once_when_its_deadline_has_passed() {
+fn a_held_row_is_looked_at_once_on_its_deadline_and_dies() {
     let mut desk = Desk::with_pending();
     let deadline = desk.now + MINUTE;
     desk.change(|row| row.deadline = Some(deadline));
     desk.rows.pauses.insert(queue_pause(DEFAULT_QUEUE));
     assert!(matches!(desk.claim(Stamp::FIRST), Answer::Held { .. }));
-    assert_eq!(desk.row().wake_at, Some(deadline + 1));
+    assert_eq!(desk.row().wake_at, Some(deadline));
     assert!(matches!(desk.ring(), Answer::Dead(_)));
 }
 

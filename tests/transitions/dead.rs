@@ -81,7 +81,10 @@ fn wake_ups_of_the_old_generation_start_nothing_after_a_replay() {
 #[test]
 fn a_discarded_task_is_final_and_its_copy_is_swept_out() {
     let mut desk = Desk::with_dead(DeadReason::PermanentError);
-    assert_eq!(desk.apply(Command::Discard { id: ID.into(), generation: 1, note: None }), Answer::Stale { stamp: Stamp::FIRST });
+    assert_eq!(
+        desk.apply(Command::Discard { id: ID.into(), generation: 1, note: None }),
+        Answer::Stale { stamp: Stamp::FIRST }
+    );
     assert_eq!(desk.apply(Command::Discard { id: ID.into(), generation: 0, note: None }), Answer::Done);
     assert_eq!((desk.row().status, desk.row().dlq_copy, desk.dirty()), (Status::Discarded, DlqCopy::None, 1));
     assert_eq!(desk.apply(replay(0)), Answer::NotNow { status: Status::Discarded });

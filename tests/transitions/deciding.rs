@@ -114,7 +114,11 @@ fn retry_after_beyond_the_cap_is_capped_honoured_or_fatal() {
     assert_eq!(delay(&rule(RetryAfterMode::Exact, OverCap::Cap), asked), Some(2 * MINUTE));
     assert_eq!(delay(&rule(RetryAfterMode::Exact, OverCap::Honour), asked), Some(asked));
     assert_eq!(delay(&rule(RetryAfterMode::Exact, OverCap::DeadLetter), asked), None);
-    assert_eq!(delay(&rule(RetryAfterMode::Exact, OverCap::Honour), i64::MAX), Some(i64::MAX), "no overflow");
+    assert_eq!(
+        delay(&rule(RetryAfterMode::Exact, OverCap::Honour), i64::MAX),
+        Some(3650 * 24 * 60 * MINUTE),
+        "ten years are for ever"
+    );
     assert_eq!(delay(&rule(RetryAfterMode::Floor, OverCap::Cap), 20 * MINUTE), Some(15 * MINUTE));
     assert_eq!(delay(&rule(RetryAfterMode::Ignore, OverCap::DeadLetter), asked), Some(15 * MINUTE));
 }
