@@ -110,6 +110,8 @@ CREATE INDEX tasks_lease ON tasks (wake_at) WHERE status = 'running';
 CREATE INDEX tasks_sent ON tasks (wake_at) WHERE status = 'pending' AND sent_at IS NOT NULL AND held_by IS NULL;
 CREATE INDEX tasks_retry ON tasks (wake_at) WHERE status = 'retry_waiting' AND held_by IS NULL;
 CREATE INDEX tasks_held_alarm ON tasks (wake_at) WHERE held_by IS NOT NULL;
+CREATE INDEX tasks_deadline ON tasks (deadline)
+    WHERE (status = 'pending' OR status = 'retry_waiting') AND deadline IS NOT NULL;
 CREATE INDEX tasks_copy ON tasks (dlq_at) WHERE dlq_copy = 'wanted';
 
 CREATE INDEX tasks_feed ON tasks (queue, wake_at)

@@ -168,6 +168,7 @@ fn alarm_of(kind: Alarm, state: &State) -> Option<Millis> {
         Alarm::Sent if state.status == Status::Pending && state.outstanding.is_some() && !held => state.wake_at,
         Alarm::Retry if state.status == Status::RetryWaiting && !held => state.wake_at,
         Alarm::Held if held => state.wake_at,
+        Alarm::Deadline if state.status.is_waiting() => state.deadline.map(|deadline| deadline.saturating_add(1)),
         Alarm::Copy if state.dlq_copy == DlqCopy::Wanted => state.dlq_at,
         _ => None,
     }

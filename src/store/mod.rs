@@ -69,6 +69,8 @@ pub enum Alarm {
     Retry,
     /// Held rows (deadlines, and a look now and then).
     Held,
+    /// Waiting rows whose deadline has passed, whatever their alarm says. Not in [`Store::next_alarm`].
+    Deadline,
     /// Dead rows whose wanted copy may be published.
     Copy,
 }

@@ -167,9 +167,9 @@ impl Observer for LogObserver {
             }
             Event::WakeUpLate { id } => tracing::info!(task = id, "wake-up is late"),
             Event::SpotsMissing { count } => {
-                tracing::warn!(
+                tracing::info!(
                     count,
-                    "broker queues were missing; wake-ups that were in them are published again when due"
+                    "broker queues were not there; wake-ups that were in them are published again when due"
                 );
             }
             Event::DlqPassed { queue, report } => tracing::info!(queue, %report, "DLQ compared with the store"),

@@ -27,6 +27,8 @@ use super::{Shared, intake};
 const BATCH: usize = 500;
 /// The longest sleep, so that a lost nudge costs at most this.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// The sleep while an alarm rings that this process cannot act on.
+const UNHEEDED_SLEEP: Duration = Duration::from_millis(100);
 /// How often the store is asked whether somebody outside wrote to it.
 const OUTSIDE_LOOK: Duration = Duration::from_millis(200);
 /// How often a spot is looked for in the broker at most.
@@ -92,9 +94,12 @@ impl Scheduler {
         let shared = &self.shared;
         let next = shared.store.next_alarm().await.ok().flatten();
         let now = shared.store.now();
-        let length = next.map_or(LONGEST_SLEEP, |at| {
-            Duration::from_millis(u64::try_from(at - now).unwrap_or(0)).clamp(Duration::from_millis(5), LONGEST_SLEEP)
-        });
+        let length = match next {
+            None => LONGEST_SLEEP,
+            // It rang in this round already and nothing could be done: no broker, a quiet stall guard, a heartbeat on its way.
+            Some(at) if at <= now => UNHEEDED_SLEEP,
+            Some(at) => Duration::from_millis(u64::try_from(at.saturating_sub(now)).unwrap_or(0)).min(LONGEST_SLEEP),
+        };
         let seen = shared.store.outside_changes().await.ok();
         let outside = async {
             loop {
@@ -116,9 +121,9 @@ impl Scheduler {
     async fn round(&mut self) -> Result<bool, StoreError> {
         self.write_marks().await;
         let mut more = self.end_leases().await?;
+        more |= self.end_past_deadline().await?;
         more |= self.look_at_held().await?;
         if !self.shared.broker.is_up() {
-            self.bury_past_deadline().await?;
             return Ok(more);
         }
         more |= self.send_copies().await?;
@@ -190,15 +195,12 @@ impl Scheduler {
         Ok(more)
     }
 
-    /// With no broker nothing is published, but a deadline is kept all the same.
-    async fn bury_past_deadline(&mut self) -> Result<(), StoreError> {
-        let now = self.shared.store.now();
-        for kind in [Alarm::Retry, Alarm::Sent] {
-            let rows = self.shared.store.alarms(kind, now, BATCH).await?;
-            let past = rows.iter().filter(|task| task.state.deadline.is_some_and(|deadline| deadline < now));
-            self.apply(past.filter_map(wake_command).collect()).await?;
-        }
-        Ok(())
+    /// Deadlines are kept whether or not the broker is there, and whatever else a row waits for.
+    async fn end_past_deadline(&mut self) -> Result<bool, StoreError> {
+        let rows = self.shared.store.alarms(Alarm::Deadline, self.shared.store.now(), BATCH).await?;
+        let more = rows.len() == BATCH;
+        self.apply(rows.iter().filter_map(wake_command).collect()).await?;
+        Ok(more)
     }
 
     /// Waiting rows whose alarm rang: rearmed, published, or judged.

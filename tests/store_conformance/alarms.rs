@@ -52,6 +52,17 @@ conformance! {
         }
     }
 
+    async fn a_deadline_that_has_passed_rings_whatever_the_alarm_says(f) {
+        let deadline = Some(f.now() + 500);
+        let later = Some(f.now() + 400);
+        let new = NewTask { deadline, not_before: later, claimant: None, ..new_task("waiting") };
+        let _ = f.one(submit(new)).await;
+        f.running("running").await;
+        assert!(f.store.alarms(Alarm::Deadline, deadline.unwrap(), 10).await.unwrap().is_empty(), "not on the deadline");
+        let rung = f.store.alarms(Alarm::Deadline, deadline.unwrap() + 1, 10).await.unwrap();
+        assert_eq!(ids(&rung), ["waiting"], "but right after it");
+    }
+
     async fn alarms_come_earliest_first_and_no_more_than_asked_for(f) {
         for (id, delay) in [("late", 3_000), ("early", 1_000), ("middle", 2_000)] {
             f.retrying(id, delay).await;

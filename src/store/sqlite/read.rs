@@ -32,6 +32,10 @@ pub(super) mod sql {
     pub(in super::super) const HELD: &str = select_tasks!(
         "INDEXED BY tasks_held_alarm WHERE held_by IS NOT NULL AND wake_at <= ? ORDER BY wake_at LIMIT ?"
     );
+    pub(in super::super) const DEADLINE: &str = select_tasks!(
+        "INDEXED BY tasks_deadline WHERE (status = 'pending' OR status = 'retry_waiting') AND deadline IS NOT NULL AND deadline < ? \
+         ORDER BY deadline LIMIT ?"
+    );
     pub(in super::super) const COPY: &str =
         select_tasks!("INDEXED BY tasks_copy WHERE dlq_copy = 'wanted' AND dlq_at <= ? ORDER BY dlq_at LIMIT ?");
     pub(in super::super) const NEXT_ALARM: &str = "SELECT min(at) FROM ( \
@@ -150,6 +154,7 @@ impl Store for SqliteStore {
             Alarm::Sent => sql::SENT,
             Alarm::Retry => sql::RETRY,
             Alarm::Held => sql::HELD,
+            Alarm::Deadline => sql::DEADLINE,
             Alarm::Copy => sql::COPY,
         };
         self.tasks(sql, binds(|b| _ = b.add(now).add(limit(most)))).await

@@ -77,10 +77,19 @@ async fn a_commit_that_does_not_answer_in_time_is_unknown_and_happens_all_the_sa
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { commit_timeout: Duration::ZERO, ..SqliteOptions::default() };
     let store = open_with(&folder, options).await;
-    let answer = store.apply(Urgency::Normal, vec![submit(new_task("a"))]).await;
-    assert!(matches!(answer, Err(StoreError::Unknown { .. })), "{answer:?}");
+    // Even with no time at all a commit may have answered before anybody looks; one in many that has not is enough.
+    let (mut asked, mut unknown) = (0, false);
+    while !unknown && asked < 200 {
+        let answer = store.apply(Urgency::Normal, vec![submit(new_task(&format!("a{asked}")))]).await;
+        asked += 1;
+        match answer {
+            Err(StoreError::Unknown { .. }) => unknown = true,
+            answer => assert!(matches!(answer.unwrap()[0], Answer::Run(_))),
+        }
+    }
+    assert!(unknown, "{asked} commits all answered within no time");
     store.close().await;
-    assert_eq!(statuses(&open(&folder).await).await, [(Status::Running, 1)]);
+    assert_eq!(statuses(&open(&folder).await).await, [(Status::Running, asked)]);
 }
 
 #[tokio::test]
