@@ -53,13 +53,13 @@ conformance! {
     }
 
     async fn a_deadline_that_has_passed_rings_whatever_the_alarm_says(f) {
-        let deadline = Some(f.now() + 500);
+        let deadline = f.now() + 500;
         let later = Some(f.now() + 400);
-        let new = NewTask { deadline, not_before: later, claimant: None, ..new_task("waiting") };
+        let new = NewTask { deadline: Some(deadline), not_before: later, claimant: None, ..new_task("waiting") };
         let _ = f.one(submit(new)).await;
         f.running("running").await;
-        assert!(f.store.alarms(Alarm::Deadline, deadline.unwrap(), 10).await.unwrap().is_empty(), "not on the deadline");
-        let rung = f.store.alarms(Alarm::Deadline, deadline.unwrap() + 1, 10).await.unwrap();
+        assert!(f.store.alarms(Alarm::Deadline, deadline, 10).await.unwrap().is_empty(), "not on the deadline");
+        let rung = f.store.alarms(Alarm::Deadline, deadline + 1, 10).await.unwrap();
         assert_eq!(ids(&rung), ["waiting"], "but right after it");
     }
 
