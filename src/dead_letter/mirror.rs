@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::broker::{Broker, BrokerError, DeadCopy, QueueRole, Topology};
 use crate::store::{DeadRow, Store, StoreError, Urgency};
-use crate::task::{Answer, Command, DlqCopy, Millis};
+use crate::task::{Answer, Command, DlqCopy, DlqLedger, Millis};
 
 /// The least time between the beginnings of two passes.
 const EVERY_MS: Millis = 60_000;
@@ -74,6 +74,25 @@ pub async fn pass(
     let Some(Answer::PassBegun { pass, dirty, .. }) = store.apply(Urgency::Normal, vec![begin]).await?.pop() else {
         return Ok(None);
     };
+    match look_through(store, broker, queue).await {
+        Ok(report) => {
+            let strangers = i64::try_from(report.strangers).unwrap_or(i64::MAX);
+            let end = Command::EndPass { queue: queue.to_owned(), pass, dirty, strangers };
+            let _: Vec<Answer> = store.apply(Urgency::Normal, vec![end]).await?;
+            Ok(Some(report))
+        }
+        Err(error) => {
+            // It stays dirty, but the next pass need not wait until this one's hold is over.
+            let known = store.dlqs().await?.into_iter().find(|(name, _)| name == queue);
+            let strangers = known.map_or(0, |(_, ledger)| ledger.strangers);
+            let end = Command::EndPass { queue: queue.to_owned(), pass, dirty: 0, strangers };
+            let _: Vec<Answer> = store.apply(Urgency::Normal, vec![end]).await?;
+            Err(error)
+        }
+    }
+}
+
+async fn look_through(store: &dyn Store, broker: &dyn Broker, queue: &str) -> Result<PassReport, MirrorError> {
     // Only rows that were present before anything was taken can be missed by the taking.
     let before = present_rows(store, queue).await?;
     let mut taking = broker.dead_pass(queue).await?;
@@ -106,10 +125,7 @@ pub async fn pass(
     }
     taking.remove(&sorted.remove).await?;
     taking.finish().await?;
-    let strangers = i64::try_from(sorted.strangers).unwrap_or(i64::MAX);
-    let end = Command::EndPass { queue: queue.to_owned(), pass, dirty, strangers };
-    let _: Vec<Answer> = store.apply(Urgency::Normal, vec![end]).await?;
-    Ok(Some(report))
+    Ok(report)
 }
 
 struct Sorted {
@@ -187,17 +203,22 @@ pub async fn odd_dlqs(
     broker: &dyn Broker,
     topology: &Topology,
 ) -> Result<BTreeSet<String>, MirrorError> {
-    let strangers: BTreeMap<String, i64> =
-        store.dlqs().await?.into_iter().map(|(queue, ledger)| (queue, ledger.strangers)).collect();
+    let ledgers: BTreeMap<String, DlqLedger> = store.dlqs().await?.into_iter().collect();
+    let now = store.now();
     let depths = broker.depths(topology).await?;
     let mut odd = BTreeSet::new();
     for spec in topology.queues.iter().filter(|spec| spec.role == QueueRole::Dead) {
         let Some(ready) = depths.iter().find(|depth| depth.name == spec.name).and_then(|depth| depth.ready) else {
             continue;
         };
+        let ledger = ledgers.get(&spec.queue).cloned().unwrap_or_default();
+        if ledger.pass_until > now {
+            // A pass holds every copy: none of them is ready.
+            continue;
+        }
         let ready = i64::try_from(ready).unwrap_or(i64::MAX);
         let (present, wanted) = store.dead_copies(&spec.queue).await?;
-        let strangers = strangers.get(&spec.queue).copied().unwrap_or(0);
+        let strangers = ledger.strangers;
         if ready < present + strangers || ready > present + wanted + strangers {
             odd.insert(spec.queue.clone());
         }

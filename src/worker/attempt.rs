@@ -32,8 +32,10 @@ enum Ended {
     Reported(Report),
     /// The lease was lost: nothing that the handler brings back counts.
     LeaseLost,
-    /// The worker stops: give the run back.
+    /// The worker stops and the handler has ended: give the run back.
     Stopped,
+    /// The worker stops and the handler has not ended: what it does may go on, so the lease keeps others away.
+    Stuck,
 }
 
 /// Runs a claimed task to its settlement. `token` is the delivery that woke it, if one did.
@@ -43,11 +45,16 @@ pub(super) async fn run(
     handler: Arc<dyn Handler>,
     mut token: Option<Token>,
     places: Places,
+    lease_lost: CancellationToken,
 ) {
     let (id, fence) = (task.id().to_owned(), task.state.fence);
     let cancel = CancellationToken::new();
-    let lease_lost = CancellationToken::new();
-    shared.leases.add(&id, fence, lease_lost.clone());
+    if shared.stop_attempts.is_cancelled() {
+        // Claimed while the worker was told to stop: nothing has started, and nothing starts now.
+        give_back(&shared, &task, token).await;
+        shared.leases.remove(&id, fence);
+        return;
+    }
     shared.observers.emit(&Event::Started { task: &task });
     let context = AttemptContext {
         task: Arc::clone(&task.spec),
@@ -65,13 +72,18 @@ pub(super) async fn run(
                 report = &mut running => break Ended::Reported(report),
                 () = lease_lost.cancelled() => {
                     cancel.cancel();
-                    wind_up(running.as_mut()).await;
+                    // Whatever it brings back, the claim is not ours any more.
+                    let _late: Option<Report> = wind_up(running.as_mut()).await;
                     break Ended::LeaseLost;
                 }
                 () = shared.stop_attempts.cancelled() => {
                     cancel.cancel();
-                    wind_up(running.as_mut()).await;
-                    break Ended::Stopped;
+                    break match wind_up(running.as_mut()).await {
+                        // What was done all the same must not be done again.
+                        Some(report) if matches!(report.outcome, Outcome::Success { .. }) => Ended::Reported(report),
+                        Some(_) => Ended::Stopped,
+                        None => Ended::Stuck,
+                    };
                 }
                 () = &mut hold_over, if token.is_some() => {
                     if let Some(token) = token.take() {
@@ -88,15 +100,15 @@ pub(super) async fn run(
             ack(token).await;
         }
         Ended::Stopped => give_back(&shared, &task, token).await,
+        Ended::Stuck => tracing::warn!(task = id, "a handler did not end; its lease has to"),
     }
     shared.leases.remove(&id, fence);
     drop(places);
 }
 
-async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) {
-    if tokio::time::timeout(WIND_UP, running).await.is_err() {
-        tracing::warn!("a cancelled handler did not end in time and was dropped");
-    }
+/// Waits for a cancelled handler to end; `None` when it did not.
+async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) -> Option<Report> {
+    tokio::time::timeout(WIND_UP, running).await.ok()
 }
 
 async fn settle(shared: &Shared, task: &Task, report: Report, token: Option<Token>) {
@@ -125,6 +137,8 @@ async fn commit_settlement(shared: &Shared, task: &Task, settlement: Settlement,
         // The worker ends with the store away: the lease carries the task, the delivery comes again and finds it so.
         return;
     };
+    // No heartbeat for what is settled: it would be refused, and taken for a lost lease.
+    shared.leases.remove(task.id(), task.state.fence);
     match persisted.answers.into_iter().next() {
         Some(Answer::Settled(change)) => {
             ack(token).await;
@@ -157,8 +171,9 @@ async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
     }
     let nack = token.as_ref().is_some_and(Token::usable);
     let release = Command::Release { id: task.id().to_owned(), fence: task.state.fence, nack };
-    let answer = shared.persist(Urgency::Normal, vec![release]).await.and_then(|p| p.answers.into_iter().next());
-    match answer {
+    let Some(persisted) = shared.persist(Urgency::Normal, vec![release]).await else { return };
+    shared.leases.remove(task.id(), task.state.fence);
+    match persisted.answers.into_iter().next() {
         Some(Answer::Settled(change)) => {
             shared.observers.emit(&Event::Settled { task: &change.task, attempt: &change.attempt });
             if nack && let Some(token) = token {
@@ -167,8 +182,13 @@ async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
                 ack(token).await;
             }
         }
-        Some(_) => ack(token).await,
-        None => {}
+        // An earlier try may have been committed, and then this delivery is what the row waits for.
+        _ if persisted.uncertain && nack => {
+            if let Some(token) = token {
+                token.nack().await;
+            }
+        }
+        _ => ack(token).await,
     }
 }
 
@@ -203,7 +223,7 @@ pub(super) fn after_settled(shared: &Shared, change: Change) {
 /// Tells and publishes for rows that died without an attempt.
 pub(super) fn after_buried(shared: &Shared, answers: Vec<Answer>) {
     for answer in answers {
-        if let Answer::Dead(task) = answer {
+        if let Answer::Dead(task) | Answer::Refused(task) = answer {
             let reason = task.state.dead_reason.unwrap_or(crate::task::DeadReason::Poison);
             shared.observers.emit(&Event::Died { task: &task, reason });
             shared.outbox.send(Letter::Copy(task));

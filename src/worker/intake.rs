@@ -150,7 +150,7 @@ fn line_up(shared: &Arc<Shared>, tracker: &TaskTracker, waiting: &mut VecDeque<W
     waiting.push_back(Waiting { delivery, since: Instant::now() });
 }
 
-async fn first_places(shared: &Shared, queue_slots: Option<&Arc<Semaphore>>) -> Option<Places> {
+pub(super) async fn first_places(shared: &Shared, queue_slots: Option<&Arc<Semaphore>>) -> Option<Places> {
     let queue_slot = match queue_slots {
         Some(slots) => Some(Arc::clone(slots).acquire_owned().await.ok()?),
         None => None,
@@ -200,6 +200,8 @@ fn gather(
 /// Commits and acks what has waited too long for a place. The row's alarm brings it back.
 fn put_down_old(shared: &Arc<Shared>, tracker: &TaskTracker, waiting: &mut VecDeque<Waiting>) {
     debug_assert!(OLD < LONGEST_HOLD);
+    // What a lost session left here comes again on the next one.
+    waiting.retain(|next| next.delivery.token.usable());
     let old = waiting.iter().take_while(|next| next.since.elapsed() >= OLD).count();
     if old > 0 {
         let batch = waiting.drain(..old).map(|next| (next.delivery, None)).collect();
@@ -374,7 +376,11 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
 pub(super) fn launch(shared: &Arc<Shared>, tracker: &TaskTracker, task: Task, token: Option<Token>, place: Places) {
     match shared.handler_of(&task.spec.task_type) {
         Some(handler) => {
-            tracker.spawn(attempt::run(Arc::clone(shared), task, handler, token, place));
+            let Some(lease_lost) = shared.leases.add(task.id(), task.state.fence) else {
+                tracker.spawn(ack(token));
+                return;
+            };
+            tracker.spawn(attempt::run(Arc::clone(shared), task, handler, token, place, lease_lost));
         }
         // The claimant names the routes' types, so this cannot be; the lease covers even this.
         None => tracing::error!(task = task.id(), kind = task.spec.task_type, "claimed a task without a route"),

@@ -31,9 +31,16 @@ struct Lease {
 }
 
 impl Leases {
-    /// Takes note of a claim. The token fires when the claim is lost.
-    pub fn add(&self, id: &str, fence: i64, cancel: CancellationToken) {
-        self.lock().insert(id.to_owned(), Lease { fence, cancel });
+    /// Takes note of a claim; the token fires when it is lost. `None` when this process carries that very claim already: after a
+    /// commit that did not answer, two copies of a message may both find it.
+    pub fn add(&self, id: &str, fence: i64) -> Option<CancellationToken> {
+        let mut running = self.lock();
+        if running.get(id).is_some_and(|lease| lease.fence == fence) {
+            return None;
+        }
+        let cancel = CancellationToken::new();
+        running.insert(id.to_owned(), Lease { fence, cancel: cancel.clone() });
+        Some(cancel)
     }
 
     /// Forgets a claim that was settled, released or lost. A newer claim of the same task stays.

@@ -90,7 +90,7 @@ pub(crate) struct Shared {
     pub stop_attempts: CancellationToken,
     /// Everything ends.
     pub stop_all: CancellationToken,
-    store_down_since: std::sync::Mutex<Option<Millis>>,
+    store_down: std::sync::Mutex<Option<(Millis, String)>>,
 }
 
 impl Worker {
@@ -138,7 +138,7 @@ impl Worker {
             stop_intake: CancellationToken::new(),
             stop_attempts: CancellationToken::new(),
             stop_all: stop_all.clone(),
-            store_down_since: std::sync::Mutex::new(None),
+            store_down: std::sync::Mutex::new(None),
             store: Arc::clone(&store),
             broker: Arc::clone(&broker),
             plan,
@@ -252,16 +252,19 @@ impl Shared {
     }
 
     pub fn store_is_down(&self, error: &StoreError) {
-        let mut since = self.store_down_since.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if since.is_none() {
-            *since = Some(self.pulse.now());
-            self.observers.emit(&Event::StoreDown { reason: &error.to_string() });
+        let reason = error.to_string();
+        let mut down = self.store_down.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let since = down.as_ref().map_or_else(|| self.pulse.now(), |(since, _)| *since);
+        // Told again when it changes: first locked, then full, is two different things to do.
+        if down.as_ref().is_none_or(|(_, told)| *told != reason) {
+            self.observers.emit(&Event::StoreDown { reason: &reason });
+            *down = Some((since, reason));
         }
     }
 
     fn store_is_up(&self) {
-        let since = self.store_down_since.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        if let Some(since) = since {
+        let down = self.store_down.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some((since, _)) = down {
             self.observers.emit(&Event::StoreUp { down_ms: self.pulse.now() - since });
         }
     }

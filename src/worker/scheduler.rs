@@ -31,6 +31,10 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 const UNHEEDED_SLEEP: Duration = Duration::from_millis(100);
 /// How often the store is asked whether somebody outside wrote to it.
 const OUTSIDE_LOOK: Duration = Duration::from_millis(200);
+/// How long the round stands in line for a place for held rows.
+const ADMIT_WAIT: Duration = Duration::from_millis(50);
+/// Messages on their way out beyond which no DLQ copy is added.
+const MOST_WAITING: usize = 1_000;
 /// How often a spot is looked for in the broker at most.
 const SPOT_LOOK_MS: Millis = 5_000;
 /// How often a DLQ's depth is compared with the store.
@@ -252,6 +256,10 @@ impl Scheduler {
     }
 
     async fn send_copies(&mut self) -> Result<bool, StoreError> {
+        // Each copy carries its payload: what the broker has not taken yet is not added to.
+        if self.shared.outbox.waiting() > MOST_WAITING {
+            return Ok(false);
+        }
         let rows = self.shared.store.alarms(Alarm::Copy, self.shared.store.now(), BATCH).await?;
         let commands = rows
             .iter()
@@ -270,43 +278,83 @@ impl Scheduler {
 
     /// Held rows whose gate has opened start here, without a message, while there are places.
     async fn admit(&mut self) -> Result<bool, StoreError> {
+        let mut started = false;
+        for queue in self.served.clone() {
+            started |= self.admit_from(queue).await?;
+        }
+        Ok(started)
+    }
+
+    async fn admit_from(&mut self, queue: String) -> Result<bool, StoreError> {
         let shared = Arc::clone(&self.shared);
-        let free = shared.slots.available_permits().min(BATCH);
-        if free == 0 {
-            return Ok(false);
-        }
-        let rows = shared.store.admissible(&self.served, shared.store.now(), free).await?;
+        let rows = shared.store.admissible(std::slice::from_ref(&queue), shared.store.now(), BATCH).await?;
+        let queue_slots = shared.queue_slots.get(&queue);
         let mut places = Vec::new();
-        let mut commands = Vec::new();
-        for task in &rows {
-            let Some(place) = intake::more_places(&shared, shared.queue_slots.get(task.queue())) else { continue };
+        while places.len() < rows.len() {
+            let place = match intake::more_places(&shared, queue_slots) {
+                Some(place) => place,
+                // Newcomers wait in line for every place that comes free; stand in that line too, but not for long.
+                None if places.is_empty() => {
+                    match tokio::time::timeout(ADMIT_WAIT, intake::first_places(&shared, queue_slots)).await {
+                        Ok(Some(place)) => place,
+                        _ => break,
+                    }
+                }
+                None => break,
+            };
             places.push(place);
-            commands.push(Command::Claim {
-                id: task.id().to_owned(),
-                stamp: task.stamp(),
-                claimant: Some(shared.claimant.clone()),
-            });
         }
-        if commands.is_empty() {
+        let claims = rows.iter().take(places.len()).map(|task| Command::Claim {
+            id: task.id().to_owned(),
+            stamp: task.stamp(),
+            claimant: Some(shared.claimant.clone()),
+        });
+        let claims: Vec<Command> = claims.collect();
+        if claims.is_empty() {
             return Ok(false);
         }
-        let answers = shared.store.apply(Urgency::Normal, commands).await?;
-        for (answer, place) in answers.into_iter().zip(places) {
+        let answers = shared.store.apply(Urgency::Normal, claims).await?;
+        let mut started = false;
+        for ((answer, place), row) in answers.into_iter().zip(places).zip(&rows) {
             match answer {
-                Answer::Run(task) => intake::launch(&shared, &self.tracker, *task, None, place),
+                Answer::Run(task) => {
+                    started = true;
+                    intake::launch(&shared, &self.tracker, *task, None, place);
+                }
                 Answer::Waiting(task) => intake::judge_no_route(&shared, &task).await,
+                Answer::Unprocessable { message } => self.set_aside(row.id().to_owned(), message).await?,
                 other => after_buried(&shared, vec![other]),
             }
         }
-        Ok(!rows.is_empty())
+        Ok(started)
+    }
+
+    /// A row that the store cannot process would ring for ever.
+    async fn set_aside(&self, id: String, message: String) -> Result<(), StoreError> {
+        tracing::error!(task = id, message, "the store cannot process this row; it is set aside as poison");
+        let answers = self.shared.store.apply(Urgency::Normal, vec![Command::Poison { id, message }]).await?;
+        after_buried(&self.shared, answers);
+        Ok(())
     }
 
     async fn apply(&self, commands: Vec<Command>) -> Result<(), StoreError> {
         if commands.is_empty() {
             return Ok(());
         }
+        let ids: Vec<Option<String>> = commands
+            .iter()
+            .map(|command| match command {
+                Command::Wake { id, .. } | Command::Lost { id, .. } => Some(id.clone()),
+                _ => None,
+            })
+            .collect();
         let answers = self.shared.store.apply(Urgency::Normal, commands).await?;
-        self.follow(answers);
+        for (answer, id) in answers.into_iter().zip(ids) {
+            match (answer, id) {
+                (Answer::Unprocessable { message }, Some(id)) => self.set_aside(id, message).await?,
+                (answer, _) => self.follow(vec![answer]),
+            }
+        }
         Ok(())
     }
 
