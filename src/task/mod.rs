@@ -5,6 +5,7 @@
 //! time and randomness are arguments.
 
 mod attempt;
+mod command;
 mod decide;
 mod fingerprint;
 mod outcome;
@@ -13,6 +14,7 @@ mod submission;
 mod transition;
 
 pub use attempt::{Attempt, AttemptOutcome};
+pub use command::{Answer, Change, Claimant, Command, NewTask, Refusal, Settings, Settlement, WakeUp};
 pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
@@ -21,7 +23,6 @@ pub use submission::{
     Envelope, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, Origin, ReadSubmission,
     SubmissionError, canonical_payload_hash, read_submission, refusal, refusal_id,
 };
-pub use transition::{Answer, Change, Claimant, Command, NewTask, Refusal, Settings, Settlement, WakeUp};
 
 use std::collections::BTreeMap;
 use std::fmt;

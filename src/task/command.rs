@@ -1,0 +1,407 @@
+//! What can be asked of the rows, and what they answer.
+//!
+//! A command names the row and what it expects to find there; when it finds something else it changes nothing and its
+//! [`Answer`] says what was there. Answers are the only way to learn what happened, so they are `#[must_use]`.
+//! What an answer asks for (publish, ack) happens after the commit. How commands are carried out is in `transition`.
+
+use std::sync::Arc;
+
+use crate::policy::TopicPattern;
+
+use super::{
+    Attachment, Attempt, DeadReason, Decision, Failure, LaneKey, Millis, Outstanding, Spec, Spot, Stamp, Status, Task,
+    TaskResult,
+};
+
+/// The times that transitions use; from the `[scheduler]` and `[broker]` sections.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Settings {
+    /// How long after a rung's end the store waits before it acts itself.
+    pub grace_ms: Millis,
+    /// The first look after a wake-up that did not arrive.
+    pub patience_ms: Millis,
+    /// The longest pause between looks.
+    pub max_patience_ms: Millis,
+    /// How far a mark must be past an arrival before it counts as lost; also how far ahead a mark may be.
+    pub slack_ms: Millis,
+    /// How long a publish may take; nobody repeats it sooner.
+    pub confirm_timeout_ms: Millis,
+    /// How long a claim holds without a heartbeat.
+    pub lease_ms: Millis,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            grace_ms: 60_000,
+            patience_ms: 30_000,
+            max_patience_ms: 300_000,
+            slack_ms: 30_000,
+            confirm_timeout_ms: 10_000,
+            lease_ms: 60_000,
+        }
+    }
+}
+
+/// Who claims.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Claimant {
+    /// The worker's identity, new at every process start.
+    pub worker: String,
+    /// The task types it can run; `None`: every type. A task of another type stays waiting.
+    pub serves: Option<Arc<[TopicPattern]>>,
+}
+
+impl Claimant {
+    pub(super) fn can_run(&self, task_type: &str) -> bool {
+        self.serves.as_ref().is_none_or(|types| types.iter().any(|pattern| pattern.matches(task_type)))
+    }
+}
+
+/// A submission that can become a runnable task.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NewTask {
+    /// The task.
+    pub spec: Spec,
+    /// Its queue.
+    pub queue: String,
+    /// Not to run before.
+    pub not_before: Option<Millis>,
+    /// No attempt starts after.
+    pub deadline: Option<Millis>,
+    /// The broker says this delivery may have been seen before.
+    pub redelivered: bool,
+    /// Where its row goes if the id or key is taken by another payload.
+    pub refusal: Refusal,
+    /// Who would run it now; `None` commits it as pending.
+    pub claimant: Option<Claimant>,
+    /// Whether a wake-up for it is published right after the commit (the doors that have no delivery of their own).
+    pub publish: bool,
+    /// The broker gave up delivering it: a new task is dead at once, a known one is looked at as by a wake-up.
+    pub rejected: bool,
+}
+
+/// A submission or message that cannot become a runnable task, or would if nobody were in the way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Refusal {
+    /// The row: id from routing key, message id and bytes; no idempotency key; `raw` set.
+    pub spec: Spec,
+    /// The queue whose DLQ shows it.
+    pub queue: String,
+    /// Why it cannot run.
+    pub reason: DeadReason,
+    /// For people.
+    pub failure: Failure,
+}
+
+/// What a settle writes besides the decision.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settlement {
+    /// Who ran it.
+    pub worker: String,
+    /// The policy that decided.
+    pub policy: Option<String>,
+    /// The policy's variant.
+    pub variant: Option<String>,
+    /// The response, on success.
+    pub result: Option<TaskResult>,
+    /// What the attempt cost.
+    pub cost: Option<f64>,
+    /// What it left for people.
+    pub attachments: Vec<Attachment>,
+    /// What it means for the task.
+    pub decision: Decision,
+}
+
+/// One change to one row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// A submission: a new task, claimed at once when it names a claimant.
+    Submit(Box<NewTask>),
+    /// A message that cannot become a runnable task becomes a dead row.
+    Refuse(Box<Refusal>),
+    /// A wake-up arrived: run the task if the stamp still holds.
+    Claim {
+        /// The task.
+        id: String,
+        /// What the message carries.
+        stamp: Stamp,
+        /// Who would run it; `None` only takes note that the wake-up arrived: the row keeps waiting with a fresh alarm.
+        claimant: Option<Claimant>,
+    },
+    /// A row that others inserted gets its queue.
+    Route {
+        /// The task.
+        id: String,
+        /// Its queue.
+        queue: String,
+    },
+    /// No worker here can run it yet: wait for one until `until` without spending anything.
+    Postpone {
+        /// The task.
+        id: String,
+        /// What the message carries.
+        stamp: Stamp,
+        /// When to look again.
+        until: Millis,
+    },
+    /// The lease of a running attempt is renewed.
+    Heartbeat {
+        /// The task.
+        id: String,
+        /// The claim.
+        fence: i64,
+    },
+    /// A running attempt has ended.
+    Settle {
+        /// The task.
+        id: String,
+        /// The claim.
+        fence: i64,
+        /// How.
+        settlement: Box<Settlement>,
+    },
+    /// A lease is over.
+    Lost {
+        /// The task.
+        id: String,
+        /// The claim.
+        fence: i64,
+        /// The lease end that was read.
+        wake_at: Millis,
+        /// What that means for the task.
+        settlement: Box<Settlement>,
+    },
+    /// A run is given back unfinished; its handler has ended.
+    Release {
+        /// The task.
+        id: String,
+        /// The claim.
+        fence: i64,
+        /// Whether its delivery is still held and will be returned to the broker.
+        nack: bool,
+    },
+    /// A waiting task ends without an attempt.
+    Intercept {
+        /// The task.
+        id: String,
+        /// What the message carries.
+        stamp: Stamp,
+        /// Why.
+        reason: DeadReason,
+        /// For people.
+        failure: Failure,
+    },
+    /// An alarm of a waiting row rang.
+    Wake {
+        /// The task.
+        id: String,
+        /// The stamp that was read.
+        stamp: Stamp,
+        /// The alarm that was read.
+        wake_at: Millis,
+    },
+    /// A publish came back: the queue refused it or does not exist.
+    PublishFailed {
+        /// The task.
+        id: String,
+        /// What was published.
+        stamp: Stamp,
+        /// When.
+        sent_at: Millis,
+    },
+    /// A person wants a waiting task run now.
+    RunNow {
+        /// The task.
+        id: String,
+    },
+    /// A person stops a waiting task.
+    Cancel {
+        /// The task.
+        id: String,
+        /// Why, in that person's words.
+        note: Option<String>,
+    },
+    /// A person runs a dead task again.
+    Replay {
+        /// The task.
+        id: String,
+        /// The generation that was looked at.
+        generation: i64,
+        /// Why, in that person's words.
+        note: Option<String>,
+    },
+    /// A person throws a dead task away.
+    Discard {
+        /// The task.
+        id: String,
+        /// The generation that was looked at.
+        generation: i64,
+        /// Why, in that person's words.
+        note: Option<String>,
+    },
+    /// The copy of a dead task was confirmed by the broker.
+    CopyConfirmed {
+        /// The task.
+        id: String,
+        /// The generation of the copy.
+        generation: i64,
+    },
+    /// A whole pass over the DLQ did not see the copy of a row that was `present`.
+    CopyMissing {
+        /// The task.
+        id: String,
+        /// The generation that was looked for.
+        generation: i64,
+    },
+    /// The sweeper wants to publish a copy whose time has come.
+    SendCopy {
+        /// The task.
+        id: String,
+        /// The generation that was read.
+        generation: i64,
+    },
+    /// Wake-ups were delivered on a lane up to this arrival time.
+    Mark {
+        /// The lane.
+        lane: LaneKey,
+        /// The latest `arrives_at` seen.
+        arrives_at: Millis,
+    },
+    /// A lane or rung is not there.
+    Missing {
+        /// Which.
+        spot: Spot,
+    },
+    /// The DLQ of a queue may differ from the rows.
+    DirtyDlq {
+        /// The queue.
+        queue: String,
+    },
+    /// A worker wants to make a pass over a dirty DLQ.
+    BeginPass {
+        /// The queue.
+        queue: String,
+        /// How long the pass holds it.
+        hold_ms: Millis,
+        /// The least time between the beginnings of two passes.
+        every_ms: Millis,
+        /// Begin although it is not dirty and the last pass was just now (a person asked).
+        force: bool,
+    },
+    /// A pass is done.
+    EndPass {
+        /// The queue.
+        queue: String,
+        /// The pass, as [`Answer::PassBegun`] named it.
+        pass: i64,
+        /// The value of `dirty` when it began.
+        dirty: i64,
+        /// Copies with no row that it left where they are.
+        strangers: i64,
+    },
+    /// A row that no transaction can process is set aside.
+    Poison {
+        /// The task.
+        id: String,
+        /// What went wrong with it.
+        message: String,
+    },
+}
+
+/// A wake-up to publish.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WakeUp {
+    /// The task.
+    pub id: String,
+    /// The stamp it carries.
+    pub stamp: Stamp,
+    /// Where to.
+    pub queue: String,
+    /// Over which lane, by which rung, and when.
+    pub route: Outstanding,
+}
+
+/// What a command did.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use]
+pub enum Answer {
+    /// Claimed: run it.
+    Run(Box<Task>),
+    /// Committed and waiting; nobody runs it now.
+    Waiting(Box<Task>),
+    /// A row was made or changed to dead; its copy may be published now.
+    Dead(Box<Task>),
+    /// A refused message is a dead row now, or was one before.
+    Refused(Box<Task>),
+    /// The same task again.
+    Duplicate {
+        /// The task that is already there.
+        id: String,
+        /// Where it stands.
+        status: Status,
+    },
+    /// Due, but a gate is shut.
+    Held {
+        /// Which.
+        by: String,
+    },
+    /// The wake-up came before its time; the alarm keeps the time.
+    Early,
+    /// The stamp does not match.
+    Stale {
+        /// The row's stamp.
+        stamp: Stamp,
+    },
+    /// The row is not in a status that the command works on.
+    NotNow {
+        /// Where it stands.
+        status: Status,
+    },
+    /// There is no such row.
+    Unknown,
+    /// Settled; a retry may have to be published.
+    Settled(Box<Change>),
+    /// Done, nothing to publish.
+    Done,
+    /// Publish this.
+    Publish(WakeUp),
+    /// The wake-up is late; the next look is set.
+    Late,
+    /// The alarm was moved to the due time.
+    Rearmed,
+    /// Something else has changed the row since it was read, or the fence is old.
+    Changed,
+    /// Dead for a reason that cannot be replayed.
+    NotReplayable {
+        /// Why it died.
+        reason: DeadReason,
+    },
+    /// A pass over the DLQ may begin.
+    PassBegun {
+        /// Its number.
+        pass: i64,
+        /// The value of `dirty` now.
+        dirty: i64,
+        /// When it began, by the store's clock.
+        began: Millis,
+    },
+    /// Not now: clean, running elsewhere or too soon.
+    PassRefused,
+    /// The store cannot process this row; the rest of the batch was applied.
+    Unprocessable {
+        /// What it said.
+        message: String,
+    },
+}
+
+/// A settled task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// As it stands now.
+    pub task: Task,
+    /// The attempt as recorded.
+    pub attempt: Attempt,
+    /// The wake-up to publish to a rung, if one holds the wait.
+    pub wake_up: Option<WakeUp>,
+}
