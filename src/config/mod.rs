@@ -257,10 +257,7 @@ impl Default for Config {
 impl Config {
     /// The queue to which a task type belongs.
     pub fn queue_of(&self, task_type: &str) -> &str {
-        self.queues
-            .iter()
-            .find(|queue| queue.types.iter().any(|pattern| pattern.matches(task_type)))
-            .map_or(crate::task::DEFAULT_QUEUE, |queue| &queue.name)
+        queue_of(&self.queues, task_type)
     }
 
     /// The times that transitions use.
@@ -285,6 +282,14 @@ impl Config {
     pub fn queue(&self, name: &str) -> Option<&QueueConfig> {
         self.queues.iter().find(|queue| queue.name == name)
     }
+}
+
+/// The first of `queues` that takes a task type; `default` takes the rest.
+pub fn queue_of<'a>(queues: &'a [QueueConfig], task_type: &str) -> &'a str {
+    queues
+        .iter()
+        .find(|queue| queue.types.iter().any(|pattern| pattern.matches(task_type)))
+        .map_or(crate::task::DEFAULT_QUEUE, |queue| &queue.name)
 }
 
 fn millis(duration: Duration) -> Millis {

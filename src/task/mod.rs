@@ -8,10 +8,12 @@ mod attempt;
 mod command;
 mod decide;
 mod fingerprint;
+mod mirror;
 mod outcome;
 mod rows;
 mod submission;
 mod transition;
+mod wake;
 
 pub use attempt::{Attempt, AttemptOutcome};
 pub use command::{Answer, Change, Claimant, Command, NewTask, Refusal, Settings, Settlement, WakeUp};

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use super::{
     Answer::{self, *},
-    Attempt, AttemptOutcome, Change, Claimant, Command, DeadReason, Decision, DlqCopy, Failure, Lane, LaneKey,
-    LaneLedger, Millis, NewTask, Outstanding, Refusal, Rows, Settings, Settlement, Spec, Stamp, State, Status, Task,
-    WakeUp,
+    Attempt, AttemptOutcome, Change, Claimant, Command, DeadReason, Decision, DlqCopy, Failure, Lane, Millis, NewTask,
+    Outstanding, Refusal, Rows, Settings, Settlement, Spec, Stamp, State, Status, Task, WakeUp,
 };
 
 /// The longest a held row goes unlooked-at.
@@ -352,100 +351,6 @@ impl Rows {
         Settled(Box::new(Change { task, attempt, wake_up: None }))
     }
 
-    /// An alarm of a waiting row (§4.2).
-    fn wake(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
-        // A held row is looked at on its deadline: one that let it wait further would set the same alarm again and again.
-        let last = if task.state.held_by.is_some() { now } else { now.saturating_sub(1) };
-        if task.state.deadline.is_some_and(|deadline| deadline <= last) {
-            let failure = task.state.failure.clone();
-            return self.bury(task, DeadReason::DeadlineExceeded, failure, now, settings);
-        }
-        if task.state.held_by.is_some() {
-            task.state.wake_at = Some(task.state.held_look(now));
-            self.put(task);
-            return Rearmed;
-        }
-        if task.state.due_at > now {
-            task.state.wake_at = Some(task.state.due_at);
-            self.put(task);
-            return Rearmed;
-        }
-        let Some(outstanding) = task.state.outstanding else {
-            return self.publish_again(task, now, settings);
-        };
-        let key = LaneKey { queue: task.queue().to_owned(), lane: outstanding.lane };
-        let ledger = self.lane(&key);
-        // A mark from before the clock was set back lies ahead; believed, it would call everything lost.
-        let mark = if ledger.mark > now.saturating_add(settings.slack_ms) { 0 } else { ledger.mark };
-        let lost = mark >= outstanding.arrives_at.saturating_add(settings.slack_ms)
-            || self.went_missing(task.queue(), &outstanding);
-        if lost {
-            return self.publish_again(task, now, settings);
-        }
-        if self.may_probe(&key, now, settings) {
-            return self.publish_again(task, now, settings);
-        }
-        // A lane that has delivered since is alive and will soon tell; looking again is cheap. One that stands still is left alone
-        // for longer and longer. But while a probe is under way, its verdict comes within one patience; such a look costs no message, so
-        // it does not count as one of those that grow apart.
-        let alive = mark > outstanding.sent_at;
-        let probing = now < self.lane(&key).probed_at.saturating_add(settings.patience_ms);
-        let grown_ms = settings.patience(task.state.wakes);
-        let wait_ms = if alive || probing { settings.patience_ms } else { grown_ms };
-        if alive || wait_ms == grown_ms {
-            task.state.wakes += 1;
-        }
-        task.state.wake_at = Some(now.saturating_add(wait_ms));
-        self.put(task);
-        Late
-    }
-
-    /// Whether the lane may be probed now, and if so counts the probe. At most one per patience, doubling to max_patience
-    /// while the mark stands still.
-    fn may_probe(&mut self, key: &LaneKey, now: Millis, settings: &Settings) -> bool {
-        let ledger = self.lane(key);
-        let moved = ledger.mark > ledger.probe_mark;
-        let gap = if moved || ledger.probe_gap_ms == 0 { settings.patience_ms } else { ledger.probe_gap_ms };
-        if ledger.probed_at <= now && now < ledger.probed_at.saturating_add(gap) {
-            return false;
-        }
-        *self.lane_mut(key) = LaneLedger {
-            mark: ledger.mark,
-            probed_at: now,
-            probe_gap_ms: gap.saturating_mul(2).min(settings.max_patience_ms),
-            probe_mark: ledger.mark,
-        };
-        true
-    }
-
-    /// Publishes a waiting, due row's wake-up straight to its lane; the next look comes after a growing patience.
-    fn publish_again(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
-        let patience = settings.patience(task.state.wakes);
-        task.state.wakes += 1;
-        let wake_up = task.send(now, now.saturating_add(patience));
-        self.put(task);
-        Publish(wake_up)
-    }
-
-    /// Publishes a row that has just become due; nobody else repeats it before the confirm's time is over.
-    fn publish_now(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Answer {
-        let wake_up = task.send(now, now.saturating_add(settings.confirm_timeout_ms));
-        self.put(task);
-        Publish(wake_up)
-    }
-
-    fn publish_failed(&mut self, mut task: Task, sent_at: Millis, now: Millis) -> Answer {
-        if task.state.outstanding.is_none_or(|outstanding| outstanding.sent_at != sent_at) {
-            return Changed;
-        }
-        task.state.outstanding = None;
-        if task.state.due_at > now {
-            task.state.wake_at = Some(task.state.due_at);
-        }
-        self.put(task);
-        Done
-    }
-
     fn replay(&mut self, mut task: Task, note: Option<String>, now: Millis, settings: &Settings) -> Answer {
         if let Some(reason) = task.state.dead_reason.filter(|reason| !reason.is_replayable()) {
             return NotReplayable { reason };
@@ -464,7 +369,7 @@ impl Rows {
         self.publish_now(task, now, settings)
     }
 
-    fn bury(
+    pub(super) fn bury(
         &mut self,
         mut task: Task,
         reason: DeadReason,
@@ -475,78 +380,6 @@ impl Rows {
         task.state.die(reason, failure, now, settings);
         self.put(task.clone());
         Dead(Box::new(task))
-    }
-
-    fn copy_confirmed(&mut self, id: &str, generation: i64) -> Answer {
-        match self.dead(id, generation) {
-            Ok(mut task) if task.state.dlq_copy == DlqCopy::Wanted => {
-                task.state.dlq_copy = DlqCopy::Present;
-                task.state.dlq_at = None;
-                self.put(task);
-                Done
-            }
-            refused => {
-                // The copy is in the broker and the row does not want it: somebody must look.
-                if let Some(queue) = self.get(id).map(|task| task.queue().to_owned()) {
-                    self.dlq_mut(&queue).dirty += 1;
-                }
-                refused.err().unwrap_or(Changed)
-            }
-        }
-    }
-
-    fn copy_missing(&mut self, id: &str, generation: i64, now: Millis) -> Answer {
-        match self.dead(id, generation) {
-            Ok(mut task) if task.state.dlq_copy == DlqCopy::Present => {
-                task.state.dlq_copy = DlqCopy::Wanted;
-                task.state.dlq_at = Some(now);
-                task.state.wakes = 0;
-                self.put(task);
-                Done
-            }
-            Ok(_) => Changed,
-            Err(answer) => answer,
-        }
-    }
-
-    fn send_copy(&mut self, id: &str, generation: i64, now: Millis, settings: &Settings) -> Answer {
-        match self.dead(id, generation) {
-            Ok(mut task) if task.state.dlq_copy == DlqCopy::Wanted && task.state.dlq_at.is_none_or(|at| at <= now) => {
-                // A DLQ that confirms nothing keeps what it was sent all the same: it must not be sent more and more.
-                task.state.dlq_at = Some(now.saturating_add(settings.copy_patience(task.state.wakes)));
-                task.state.wakes += 1;
-                self.put(task.clone());
-                Dead(Box::new(task))
-            }
-            Ok(_) => Changed,
-            Err(answer) => answer,
-        }
-    }
-
-    fn mark(&mut self, key: &LaneKey, arrives_at: Millis, now: Millis, settings: &Settings) -> Answer {
-        let known = self.lane(key).mark;
-        // A mark from a clock that ran ahead would call everything lost; so would believing an arrival that lies ahead.
-        let believed = if arrives_at > now.saturating_add(settings.slack_ms) { 0 } else { arrives_at };
-        let mark = known.min(now).max(believed);
-        if mark != known {
-            self.lane_mut(key).mark = mark;
-        }
-        Done
-    }
-
-    fn begin_pass(&mut self, queue: &str, hold_ms: Millis, every_ms: Millis, force: bool, now: Millis) -> Answer {
-        let ledger = self.dlqs.get(queue).cloned().unwrap_or_default();
-        let dirty = ledger.dirty > ledger.cleaned;
-        let rested = now >= ledger.pass_began.saturating_add(every_ms) || now < ledger.pass_began;
-        let free = now >= ledger.pass_until || now < ledger.pass_began;
-        if !free || !(force || dirty && rested) {
-            return PassRefused;
-        }
-        let ledger = self.dlq_mut(queue);
-        ledger.pass += 1;
-        ledger.pass_began = now;
-        ledger.pass_until = now.saturating_add(hold_ms);
-        PassBegun { pass: ledger.pass, dirty: ledger.dirty, began: now }
     }
 
     fn waiting(&self, id: &str, stamp: Stamp) -> Result<Task, Answer> {
@@ -576,7 +409,7 @@ impl Rows {
         Ok(task.clone())
     }
 
-    fn dead(&self, id: &str, generation: i64) -> Result<Task, Answer> {
+    pub(super) fn dead(&self, id: &str, generation: i64) -> Result<Task, Answer> {
         let task = self.get(id).ok_or(Unknown)?;
         if task.state.status != Status::Dead {
             return Err(NotNow { status: task.state.status });
@@ -618,7 +451,7 @@ impl State {
     }
 
     /// When a held row is looked at again: at its deadline, at the latest in a day.
-    fn held_look(&self, now: Millis) -> Millis {
+    pub(super) fn held_look(&self, now: Millis) -> Millis {
         self.deadline.unwrap_or(Millis::MAX).min(now.saturating_add(HELD_LOOK_MS))
     }
 
@@ -651,7 +484,7 @@ impl State {
 
 impl Task {
     /// Records that a wake-up goes straight to the lane now.
-    fn send(&mut self, now: Millis, wake_at: Millis) -> WakeUp {
+    pub(super) fn send(&mut self, now: Millis, wake_at: Millis) -> WakeUp {
         let route = Outstanding { lane: self.stamp().lane(), rung_ms: 0, sent_at: now, arrives_at: now };
         self.state.outstanding = Some(route);
         self.state.wake_at = Some(wake_at);
@@ -690,24 +523,6 @@ fn retry(
     state.outstanding = Some(route);
     state.wake_at = Some(due_at.saturating_add(settings.grace_ms));
     Some(WakeUp { id: task.spec.id.clone(), stamp: task.stamp(), queue: task.queue().to_owned(), route })
-}
-
-impl Settings {
-    /// patience · 2ⁿ, at most max_patience.
-    fn patience(&self, n: i64) -> Millis {
-        doubled(self.patience_ms, n).min(self.max_patience_ms)
-    }
-
-    /// confirm_timeout · 2ⁿ, at most max_patience (or one confirm_timeout, if that is longer).
-    fn copy_patience(&self, n: i64) -> Millis {
-        doubled(self.confirm_timeout_ms, n).min(self.max_patience_ms.max(self.confirm_timeout_ms))
-    }
-}
-
-/// length · 2ⁿ without overflow.
-fn doubled(length: Millis, n: i64) -> Millis {
-    let doublings = u32::try_from(n.clamp(0, 40)).unwrap_or(40);
-    length.saturating_mul(1_i64 << doublings)
 }
 
 impl Spec {

@@ -4,6 +4,7 @@
 //! run, and it acks nothing before a commit has left an alarm for the task or finished it.
 
 mod attempt;
+mod feed;
 mod intake;
 mod leases;
 mod outbox;
@@ -12,8 +13,8 @@ mod pulse;
 mod scheduler;
 mod stall;
 
+pub use feed::dispatch_once;
 pub use plan::{Plan, RouteError};
-pub use scheduler::dispatch_once;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -207,7 +208,7 @@ impl Shared {
     }
 
     pub fn queue_of(&self, task_type: &str) -> &str {
-        queue_of(&self.plan.queues, task_type)
+        crate::config::queue_of(&self.plan.queues, task_type)
     }
 
     /// Applies commands, again and again while the store is away; `None` when the worker ends before it came back.
@@ -275,14 +276,6 @@ pub(crate) struct Persisted {
     pub answers: Vec<Answer>,
     /// An earlier try may have been committed without telling.
     pub uncertain: bool,
-}
-
-/// The queue to which a task type belongs.
-pub(crate) fn queue_of<'a>(queues: &'a [QueueConfig], task_type: &str) -> &'a str {
-    queues
-        .iter()
-        .find(|queue| queue.types.iter().any(|pattern| pattern.matches(task_type)))
-        .map_or(crate::task::DEFAULT_QUEUE, |queue| &queue.name)
 }
 
 /// Writes what a session found missing before the session declares it again.

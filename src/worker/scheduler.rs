@@ -11,20 +11,17 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-use crate::broker::{Broker, Published};
-use crate::config::QueueConfig;
 use crate::dead_letter;
-use crate::store::{Alarm, Store, StoreError, Urgency};
-use crate::task::{Answer, Command, Millis, Spot, Task, WakeUp};
+use crate::store::{Alarm, StoreError, Urgency};
+use crate::task::{Answer, Command, Millis, Spot, Task};
 use crate::telemetry::Event;
 
 use super::attempt::{after_buried, after_settled, lost_settlement};
+use super::feed::{BATCH, feed, wake_command};
 use super::outbox::Letter;
 use super::stall::StallGuard;
 use super::{Shared, intake};
 
-/// Rows of one kind that one round takes.
-const BATCH: usize = 500;
 /// The longest sleep, so that a lost nudge costs at most this.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// The sleep while an alarm rings that this process cannot act on.
@@ -422,100 +419,9 @@ impl Scheduler {
     }
 }
 
-fn wake_command(task: &Task) -> Option<Command> {
-    Some(Command::Wake { id: task.id().to_owned(), stamp: task.stamp(), wake_at: task.state.wake_at? })
-}
-
 fn spots_of(task: &Task) -> Vec<Spot> {
     let Some(outstanding) = task.state.outstanding else { return Vec::new() };
     let queue = task.queue().to_owned();
     let lane = Spot::Lane(crate::task::LaneKey { queue: queue.clone(), lane: outstanding.lane });
     if outstanding.rung_ms > 0 { vec![lane, Spot::Rung { queue, delay_ms: outstanding.rung_ms }] } else { vec![lane] }
-}
-
-/// What one round of feeding did.
-#[derive(Debug, Default)]
-pub struct Fed {
-    /// What the store answered; [`Answer::Publish`] is to be published.
-    pub answers: Vec<Answer>,
-    /// Whether there is more than one round takes.
-    pub more: bool,
-}
-
-/// Routes rows that others inserted and takes pending rows with nothing outstanding, oldest first, while their lane has fewer than
-/// `cap` wake-ups outstanding.
-///
-/// # Errors
-/// When the store does not answer.
-pub async fn feed(store: &dyn Store, queues: &[QueueConfig], cap: usize, batch: usize) -> Result<Fed, StoreError> {
-    let mut fed = Fed::default();
-    let unrouted = store.unrouted(batch).await?;
-    fed.more |= unrouted.len() == batch;
-    if !unrouted.is_empty() {
-        let route = |(id, task_type): (String, String)| {
-            let queue = super::queue_of(queues, &task_type).to_owned();
-            Command::Route { id, queue }
-        };
-        let _: Vec<Answer> = store.apply(Urgency::Normal, unrouted.into_iter().map(route).collect()).await?;
-    }
-    for queue in queues {
-        let rows = store.feed(&queue.name, store.now(), batch).await?;
-        if rows.is_empty() {
-            continue;
-        }
-        let room = cap.saturating_sub(store.outstanding(&queue.name, cap).await?);
-        fed.more |= rows.len() == batch && room > batch;
-        let commands = rows.iter().take(room).filter_map(wake_command).collect::<Vec<_>>();
-        if !commands.is_empty() {
-            fed.answers.extend(store.apply(Urgency::Normal, commands).await?);
-        }
-    }
-    Ok(fed)
-}
-
-/// Publishes the first attempts of pending rows until none is left or the lanes are full: the `dispatch` command. Returns how many
-/// were confirmed and how many were not (their alarms stand).
-///
-/// # Errors
-/// When the store does not answer.
-pub async fn dispatch_once(
-    store: &dyn Store,
-    broker: &dyn Broker,
-    queues: &[QueueConfig],
-    cap: usize,
-) -> Result<(usize, usize), StoreError> {
-    let (mut confirmed, mut failed) = (0, 0);
-    loop {
-        let fed = feed(store, queues, cap, BATCH).await?;
-        let wake_ups: Vec<WakeUp> = fed
-            .answers
-            .into_iter()
-            .filter_map(|answer| match answer {
-                Answer::Publish(wake_up) => Some(wake_up),
-                _ => None,
-            })
-            .collect();
-        let fates = broker.publish(wake_ups.iter().map(crate::broker::wake_up).collect()).await;
-        let mut commands = Vec::new();
-        for (wake, fate) in wake_ups.iter().zip(fates) {
-            match fate {
-                Published::Confirmed => confirmed += 1,
-                Published::Unconfirmed { .. } => failed += 1,
-                Published::Returned | Published::Nacked | Published::NotSent { .. } => {
-                    failed += 1;
-                    commands.push(Command::PublishFailed {
-                        id: wake.id.clone(),
-                        stamp: wake.stamp,
-                        sent_at: wake.route.sent_at,
-                    });
-                }
-            }
-        }
-        if !commands.is_empty() {
-            let _: Vec<Answer> = store.apply(Urgency::Normal, commands).await?;
-        }
-        if !fed.more || failed > 0 {
-            return Ok((confirmed, failed));
-        }
-    }
 }
