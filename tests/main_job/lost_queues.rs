@@ -44,8 +44,11 @@ async fn tasks_run_in_time_although_all_queues_were_deleted_while_they_waited() 
         report(&format!("deleted queues: the slowest of {n} began {slowest} ms after due"));
         assert!(slowest <= 2_000 + 10_000, "{slowest} ms after due");
         assert_eq!(rig.number("SELECT count(*) FROM attempts").await, as_i64(2 * n));
+        // Nobody needs the DLQ while no task dies, so it may be the last one to be found missing.
         for name in names {
-            assert!(rig.ready(&format!("redeliver.default.{name}")).await.is_some(), "{name} was not declared again");
+            let queue = format!("redeliver.default.{name}");
+            let declared = async || rig.ready(&queue).await.is_some();
+            until_within(Duration::from_secs(60), &format!("{name} is declared again"), declared).await;
         }
     })
     .await;
