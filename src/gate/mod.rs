@@ -1,24 +1,11 @@
-//! What can stop a due task. Pure: no I/O and no clock.
+//! What can stop a due task: retry limits, concurrency caps, breakers, Retry-After holds, pauses (§4.3).
 //!
-//! So far there is one kind of gate, the pause of a queue or of a task type.
+//! The law is at claim, in its transaction: all gates of the task or none. Each gate is a state machine over explicit time;
+//! what it remembers lies in the store under the gate's key, so all workers share it and a restart forgets nothing. Pure: no
+//! I/O, no clock, no random source.
 
-use crate::policy::TopicPattern;
+mod pause;
+mod rules;
 
-/// The key under which the pause of a queue is stored.
-pub fn queue_pause(queue: &str) -> String {
-    format!("pause queue {queue}")
-}
-
-/// The key under which the pause of a type pattern is stored.
-pub fn type_pause(pattern: &TopicPattern) -> String {
-    format!("pause type {pattern}")
-}
-
-/// Whether the pause with this key stops a task of that queue and type. A key of another form stops nothing.
-pub fn pause_stops(key: &str, queue: &str, task_type: &str) -> bool {
-    match key.strip_prefix("pause ").and_then(|rest| rest.split_once(' ')) {
-        Some(("queue", name)) => name == queue,
-        Some(("type", pattern)) => TopicPattern::new(pattern).is_ok_and(|pattern| pattern.matches(task_type)),
-        _ => false,
-    }
-}
+pub use pause::{pause_stops, queue_pause, type_pause};
+pub use rules::{BreakerRule, CapRule, FailureRate, Gates, LimitKind, LimitRule, Per, Rate, Subject, WhenOpen, Word};
