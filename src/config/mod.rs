@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::broker::Topology;
+use crate::gate::Gates;
 use crate::handler::{CommandRoute, HttpRoute};
 use crate::policy::{Policies, TopicPattern};
 use crate::task::{Millis, Settings};
@@ -48,6 +49,8 @@ pub struct Config {
     pub routes: Vec<RouteConfig>,
     /// `[[policy]]` in order, the built-in one last.
     pub policies: Policies,
+    /// `[[limit]]`, `[[breaker]]` and the concurrency of routes.
+    pub gates: Gates,
 }
 
 /// `[broker]`
@@ -209,6 +212,7 @@ fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result
         queues: validate::queues(raw.queue, &mut layers),
         routes: routes::routes(raw.route, &mut layers),
         policies: policies::policies(raw.policy, &mut layers),
+        gates: Gates::default(),
     };
     let effective = layers.effective;
     problems.into_result()?;
@@ -250,6 +254,7 @@ impl Default for Config {
             queues: vec![QueueConfig { name: crate::task::DEFAULT_QUEUE.into(), types: Vec::new(), concurrency: None }],
             routes: Vec::new(),
             policies: Policies::default(),
+            gates: Gates::default(),
         }
     }
 }

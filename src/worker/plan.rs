@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::broker::Topology;
 use crate::config::{Config, QueueConfig, RouteKind, SchedulerConfig, WorkerConfig};
+use crate::gate::Gates;
 use crate::handler::command::{CommandHandler, CommandRouteError};
 use crate::handler::http::{HttpHandler, HttpRouteError};
 use crate::handler::{Caps, Handler, Route};
@@ -17,6 +18,8 @@ use crate::task::Settings;
 pub struct Plan {
     /// Retry rules.
     pub policies: Policies,
+    /// What can stop a due task.
+    pub gates: Arc<Gates>,
     /// Who runs which type; first match wins.
     pub routes: Vec<Route>,
     /// Every queue of the installation, in order.
@@ -61,6 +64,7 @@ impl Plan {
     pub fn with_routes(config: &Config, routes: Vec<Route>) -> Plan {
         Plan {
             policies: config.policies.clone(),
+            gates: Arc::new(config.gates.clone()),
             routes,
             queues: config.queues.clone(),
             serve: Vec::new(),
