@@ -13,6 +13,9 @@ mod ramp;
 mod rules;
 mod state;
 
+#[cfg(test)]
+mod tests;
+
 pub use admission::{Chance, HeldGate, chances, in_turns};
 pub use breaker::{Breaker, Evidence, PersonsWord, Phase, Turn};
 pub use key::{GateOf, RuleOf, Way};
