@@ -113,7 +113,7 @@ async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) -> O
 
 async fn settle(shared: &Shared, task: &Task, report: Report, token: Option<Token>) {
     let policy = shared.policy_of(&task.spec);
-    let decision = decide(task, &report.outcome, &policy, &shared.rungs, shared.store.now());
+    let decision = decide(task, &report.outcome, &policy, &shared.rungs, shared.store.now(), rand::random());
     let (result, cost) = match report.outcome {
         Outcome::Success { result, cost } => (result, cost),
         Outcome::Failure { cost, .. } => (None, cost),
@@ -121,7 +121,7 @@ async fn settle(shared: &Shared, task: &Task, report: Report, token: Option<Toke
     let settlement = Settlement {
         worker: shared.name.clone(),
         policy: Some(policy.name.clone()),
-        variant: None,
+        variant: policy.variant_for(task.id(), None).map(|variant| variant.name.clone()),
         result,
         cost,
         attachments: report.attachments,
@@ -195,11 +195,11 @@ async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
 /// What a lease that ended means for its task.
 pub(super) fn lost_settlement(shared: &Shared, task: &Task) -> Settlement {
     let policy = shared.policy_of(&task.spec);
-    let decision: Decision = decide_lost(task, &policy, &shared.rungs, shared.store.now());
+    let decision: Decision = decide_lost(task, &policy, &shared.rungs, shared.store.now(), rand::random());
     Settlement {
         worker: task.state.worker.clone().unwrap_or_default(),
         policy: Some(policy.name.clone()),
-        variant: None,
+        variant: policy.variant_for(task.id(), None).map(|variant| variant.name.clone()),
         result: None,
         cost: None,
         attachments: Vec::new(),

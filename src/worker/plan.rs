@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::broker::Topology;
 use crate::config::{Config, QueueConfig, RouteKind, SchedulerConfig, WorkerConfig};
+use crate::gate::Gates;
 use crate::handler::command::{CommandHandler, CommandRouteError};
 use crate::handler::http::{HttpHandler, HttpRouteError};
 use crate::handler::{Caps, Handler, Route};
@@ -17,6 +18,8 @@ use crate::task::Settings;
 pub struct Plan {
     /// Retry rules.
     pub policies: Policies,
+    /// Limits, breakers and caps.
+    pub gates: Gates,
     /// Who runs which type; first match wins.
     pub routes: Vec<Route>,
     /// Every queue of the installation, in order.
@@ -59,8 +62,12 @@ pub enum RouteError {
 impl Plan {
     /// The plan of a configuration with these routes instead of the configuration's: a library user's own handlers.
     pub fn with_routes(config: &Config, routes: Vec<Route>) -> Plan {
+        // A library user's routes are those that a task's route is found in; caps are the configuration's.
+        let gates =
+            Gates { routes: routes.iter().map(|route| route.task_type.clone()).collect(), ..config.gates.clone() };
         Plan {
             policies: config.policies.clone(),
+            gates,
             routes,
             queues: config.queues.clone(),
             serve: Vec::new(),
