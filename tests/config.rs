@@ -35,22 +35,14 @@ fn bad_files_are_refused_with_every_mistake_line_and_way_out() {
     let cases: &[(&str, &[&str])] = &[
         // Structure: unknown keys, near misses, keys of later versions, wrong types; all at once.
         (
-            "[broker]\nnamespce = 'x'\n[worker]\nretry_share = 0.3\nconcurrency = 'many'\nfoo = 1\n[console]\nport = 1\n",
+            "[broker]\nnamespce = 'x'\n[worker]\nretry_share = 1\nconcurrency = 'many'\nfoo = 1\n[console]\nport = 1\n",
             &[
                 "redeliver.toml:2: [broker]: unknown key namespce; did you mean namespace?",
-                "redeliver.toml:4: [worker]: retry_share is not supported by this version; leave it out",
+                "redeliver.toml:4: [worker]: retry_share: expected a number more than 0 and less than 1, found 1",
                 "redeliver.toml:5: [worker]: concurrency: expected a whole number, found a text",
-                "redeliver.toml:6: [worker]: unknown key foo; known here: concurrency, prefetch, lease, shutdown_grace, max_body, \
-                 no_route_hold",
+                "redeliver.toml:6: [worker]: unknown key foo; known here: concurrency, prefetch, retry_share, lease, \
+                 shutdown_grace, max_body, no_route_hold",
                 "redeliver.toml:7: console is not supported by this version; leave it out",
-            ],
-        ),
-        (
-            "[[limit]]\nname = 'x'\n[[breaker]]\nname = 'y'\n[[route]]\ntype = '#'\ncommand = { program = 'x' }\nconcurrency = 2\n",
-            &[
-                "redeliver.toml:1: limit is not supported by this version; leave it out",
-                "redeliver.toml:3: breaker is not supported by this version; leave it out",
-                "redeliver.toml:8: route \"#\": concurrency is not supported by this version; leave it out",
             ],
         ),
         ("[worker\nlease = 1", &["redeliver.toml:1: unclosed table, expected `]`"]),
@@ -147,7 +139,7 @@ fn bad_files_are_refused_with_every_mistake_line_and_way_out() {
         (
             "[[policy]]\nname = 'vip'\nmax_retries = -1\nbackoff = { steps = ['abc', '0s'] }\nretry_after = { mode = 'exactly' }\n\
              permanent = { codes = [1.5], http_status = [99], stderr = ['('] }\nhours = {}\n[[policy]]\nname = 'vip'\nbackoff = { \
-             exponential = {} }\n[[policy]]\nname = 'default'\nbackoff = { steps = [] }\ndeadline = '0s'\n",
+             exponential = { jitter = 2 } }\n[[policy]]\nname = 'default'\nbackoff = { steps = [] }\ndeadline = '0s'\n",
             &[
                 "redeliver.toml:3: policy \"vip\": max_retries: expected a whole number from 0 to 1000, found -1",
                 "redeliver.toml:4: policy \"vip\": backoff.steps: expected a duration such as \"10s\", \"1h30m\" or \"500ms\" (units \
@@ -158,9 +150,10 @@ fn bad_files_are_refused_with_every_mistake_line_and_way_out() {
                  point `1.5`",
                 "redeliver.toml:6: policy \"vip\": permanent.http_status: expected a number from 100 to 599, found 99",
                 "redeliver.toml:6: policy \"vip\": permanent.stderr: expected a regular expression: unclosed group",
-                "redeliver.toml:7: policy \"vip\": hours is not supported by this version; leave it out",
+                "redeliver.toml:7: policy \"vip\": hours: expected from, a time such as from = \"06:00\"",
+                "redeliver.toml:7: policy \"vip\": hours: expected to, a time such as to = \"06:00\"",
                 "redeliver.toml:9: policy \"vip\": name: there is a policy of this name above; rename one",
-                "redeliver.toml:10: policy \"vip\": backoff.exponential is not supported by this version; leave it out",
+                "redeliver.toml:10: policy \"vip\": backoff.exponential.jitter: expected a number from 0 to 1, found 2",
                 "redeliver.toml:12: policy \"default\": name: \"default\" is the built-in last policy's; to replace it, take another \
                  name with type = \"#\"",
                 "redeliver.toml:13: policy \"default\": backoff.steps: expected at least one delay, such as steps = [\"15m\", \"30m\", \
@@ -168,11 +161,151 @@ fn bad_files_are_refused_with_every_mistake_line_and_way_out() {
                 "redeliver.toml:14: policy \"default\": deadline: expected more than 0s and at most 36500d, found 0s",
             ],
         ),
+        (
+            "[[policy]]\nname = 'vip'\nbackoff = { exponential = { base = '10s',\nmax = '5s', multiplier = 0.5 } }\n[[policy]]\nname = \
+             'slow'\nbackoff = { exponential = { base = '10m', multiplier = 'x' } }\n[[policy]]\nname = 'both'\nbackoff = { fixed = '1s', \
+             exponential = {}, steps = ['-5s'] }\n",
+            &[
+                "redeliver.toml:4: policy \"vip\": max (5s) is below base (10s)",
+                "redeliver.toml:4: policy \"vip\": backoff.exponential.multiplier: expected a number from 1 to 1000, found 0.5",
+                "redeliver.toml:7: policy \"slow\": max (1m, the default) is below base (10m)",
+                "redeliver.toml:7: policy \"slow\": backoff.exponential.multiplier: expected a number, found a text",
+                "redeliver.toml:10: policy \"both\": backoff: expected one of steps, fixed and exponential, found several",
+                "redeliver.toml:10: policy \"both\": backoff.steps: expected a duration such as \"10s\", \"1h30m\" or \"500ms\" (units \
+                 ms, s, m, h, d), found \"-5s\"",
+            ],
+        ),
+        (
+            "[[policy]]\nname = 'a'\nhours = { from = '25:00', to = '06:00', tz = 'Mars/Phobos' }\n[[policy]]\nname = 'b'\nhours = { from = \
+             '24:00', to = '6:00' }\n[[policy]]\nname = 'c'\nhours = { from = '06:00', to = '06:00' }\n[[policy]]\nname = 'd'\nhours = \
+             'night'\n",
+            &[
+                "redeliver.toml:3: policy \"a\": hours.from: expected a time from \"00:00\" to \"23:59\", found \"25:00\"",
+                "redeliver.toml:3: policy \"a\": hours.tz: expected an IANA time zone such as \"Asia/Shanghai\" or \"UTC\", found \
+                 \"Mars/Phobos\"",
+                "redeliver.toml:6: policy \"b\": hours.from: expected a time from \"00:00\" to \"23:59\", found \"24:00\"",
+                "redeliver.toml:6: policy \"b\": hours.to: expected a time from \"00:00\" to \"24:00\", found \"6:00\"",
+                "redeliver.toml:9: policy \"c\": hours: expected two different times; for the whole day from = \"00:00\", to = \"24:00\"",
+                "redeliver.toml:12: policy \"d\": hours: expected a table, found a text",
+            ],
+        ),
     ];
+    refused(cases);
+}
+
+fn refused(cases: &[(&str, &[&str])]) {
     for (text, expected) in cases {
         let found = load(text).expect_err(text);
         assert_eq!(found.lines().collect::<Vec<_>>(), *expected, "for:\n{text}");
     }
+}
+
+#[test]
+fn bad_overrides_variants_and_fallbacks_are_refused_all_at_once() {
+    refused(&[
+        (
+            "[[policy]]\nname = 'a'\nvariants = [{ name = 'x', weight = 0 }, { name = 'x', weight = 0 }]\n[[policy]]\nname = 'b'\nvariants = \
+             [{ weight = -1 },\n{ name = '', backoff = { fixed = '0s' } }]\n[[policy]]\nname = 'c'\nvariants = []\n",
+            &[
+                "redeliver.toml:3: policy \"a\": variants: the weights sum to 0; give at least one of them a weight",
+                "redeliver.toml:3: policy \"a\": variants: there are two of the name \"x\"; rename one",
+                "redeliver.toml:6: policy \"b\": variants: expected a name, such as name = \"fast\"",
+                "redeliver.toml:6: policy \"b\": variants..weight: expected a whole number from 0 to 1000000, found -1",
+                "redeliver.toml:7: policy \"b\": variants: name: expected 1 to 100 characters",
+                "redeliver.toml:7: policy \"b\": variants..backoff.fixed: expected more than 0s and at most 49d, found 0s",
+                "redeliver.toml:10: policy \"c\": variants: expected at least one, or leave the key out",
+            ],
+        ),
+        (
+            "[[policy]]\nname = 'a'\non = [{},\n{ class = '', max_retries = -1 },\n{ http_status = 99, backoff = { steps = [] } },\n{ code = \
+             4001 }]\nfallback = ['cache', 'default',\n'queue', 'cache', 'nothing']\ncache_max_age = '0s'\nreplay_after = ['1h', \
+             '0s']\ncritical = 'yes'\n",
+            &[
+                "redeliver.toml:3: policy \"a\": on: expected class, code or http_status, such as { class = \"rate_limited\", backoff = { \
+                 fixed = \"1m\" } }",
+                "redeliver.toml:3: policy \"a\": on: expected what is different then: backoff = { fixed = \"1m\" } or max_retries = 1",
+                "redeliver.toml:4: policy \"a\": on: expected class, code or http_status, such as { class = \"rate_limited\", backoff = { \
+                 fixed = \"1m\" } }",
+                "redeliver.toml:4: policy \"a\": on.class: expected the name of a failure class, found nothing",
+                "redeliver.toml:4: policy \"a\": on.max_retries: expected a whole number from 0 to 1000, found -1",
+                "redeliver.toml:5: policy \"a\": on.http_status: expected a whole number from 100 to 599, found 99",
+                "redeliver.toml:5: policy \"a\": on.backoff.steps: expected at least one delay, such as steps = [\"15m\", \"30m\", \
+                 \"45m\"]",
+                "redeliver.toml:6: policy \"a\": on: expected what is different then: backoff = { fixed = \"1m\" } or max_retries = 1",
+                "redeliver.toml:7: policy \"a\": fallback: default needs a default_result, such as default_result = { answer = \"\" }",
+                "redeliver.toml:8: policy \"a\": fallback: cache stands twice",
+                "redeliver.toml:8: policy \"a\": fallback: expected one of `cache`, `default`, `queue`, found `nothing`",
+                "redeliver.toml:9: policy \"a\": cache_max_age: expected more than 0s and at most 36500d, found 0s",
+                "redeliver.toml:10: policy \"a\": replay_after: expected more than 0s and at most 36500d, found 0s",
+                "redeliver.toml:11: policy \"a\": critical: expected true or false, found a text",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn bad_limits_breakers_and_caps_are_refused_all_at_once() {
+    refused(&[
+        (
+            "[[limit]]\nname = 'a'\nper = ['shop', 'label',\n'labels.shop', 'type', 'type']\nrate = '0/min'\n[[limit]]\nname = 'a'\nrate = \
+             '5/fortnight'\nburst = 0\n[[limit]]\nper = []\n[[limit]]\nname = 'r'\nrate = 5\ncalls = true\nburst = 2\n[[limit]]\nname = \
+             'q'\nmax_ratio = { ratio = 0, window = '0s', floor = '0/min' }\ncalls = true\nburst = 2\n[[limit]]\nname = 'z'\nrate = \
+             '1/s'\nmax_ratio = {}\n",
+            &[
+                "redeliver.toml:3: limit \"a\": per: expected type, queue, route or label.<name>, found \"shop\"",
+                "redeliver.toml:3: limit \"a\": per: expected type, queue, route or label.<name>, found \"label\"",
+                "redeliver.toml:4: limit \"a\": per: expected type, queue, route or label.<name>, found \"labels.shop\"",
+                "redeliver.toml:4: limit \"a\": per: type stands twice",
+                "redeliver.toml:5: limit \"a\": rate: expected a rate such as \"5/min\", at least 1 (units s, min, h, day, or a duration as \
+                 in \"5/10s\"), found \"0/min\"",
+                "redeliver.toml:7: limit \"a\": name: there is a limit of this name above; rename one",
+                "redeliver.toml:8: limit \"a\": rate: expected a rate such as \"5/min\", at least 1 (units s, min, h, day, or a duration as \
+                 in \"5/10s\"), found \"5/fortnight\"",
+                "redeliver.toml:10: limit 3: expected a name, such as name = \"per shop\"",
+                "redeliver.toml:10: limit 3: expected a rate, such as rate = \"5/min\", or max_ratio = { ratio = 0.2 }",
+                "redeliver.toml:14: limit \"r\": rate: expected a rate such as \"5/min\", at least 1 (units s, min, h, day, or a duration as \
+                 in \"5/10s\"), found integer `5`",
+                "redeliver.toml:19: limit \"q\": max_ratio.ratio: expected a number from 0.001 to 10, found 0",
+                "redeliver.toml:19: limit \"q\": max_ratio.window: expected more than 0s and at most 36500d, found 0s",
+                "redeliver.toml:19: limit \"q\": max_ratio.floor: expected a rate such as \"5/min\", at least 1 (units s, min, h, day, or a \
+                 duration as in \"5/10s\"), found \"0/min\"",
+                "redeliver.toml:20: limit \"q\": calls: max_ratio compares retries with first attempts; leave calls out or use rate",
+                "redeliver.toml:21: limit \"q\": burst: goes with rate only; leave it out beside max_ratio",
+                "redeliver.toml:25: limit \"z\": expected either rate or max_ratio, found both; make it two limits",
+            ],
+        ),
+        (
+            "[[breaker]]\nname = 'a'\nper = 'type'\n[[breaker]]\nname = 'a'\nconsecutive = 0\nopen_for = '1m'\nopen_for_max = '5s'\nprobes = \
+             0\nwhen_open = 'wait'\nignore = ['']\nfailure_rate = { ratio = 50 }\nreturn_step = '0s'\n[[breaker]]\nname = 'b'\n",
+            &[
+                "redeliver.toml:3: breaker \"a\": per: expected a list in [ ], found a text",
+                "redeliver.toml:5: breaker \"a\": name: there is a breaker of this name above; rename one",
+                "redeliver.toml:6: breaker \"a\": consecutive: expected a whole number from 1 to 1000000, found 0",
+                "redeliver.toml:8: breaker \"a\": open_for_max (5s) is below open_for (1m)",
+                "redeliver.toml:9: breaker \"a\": probes: expected a whole number from 1 to 100000, found 0",
+                "redeliver.toml:10: breaker \"a\": when_open: expected one of `park`, `dead_letter`, `fallback`, found `wait`",
+                "redeliver.toml:11: breaker \"a\": ignore: expected the name of a failure class, found nothing",
+                "redeliver.toml:12: breaker \"a\": failure_rate.ratio: expected a number from 0.001 to 1, found 50",
+                "redeliver.toml:13: breaker \"a\": return_step: expected more than 0s and at most 36500d, found 0s",
+                "redeliver.toml:14: breaker \"b\": expected when it opens: consecutive_same = 3, consecutive = 5 or failure_rate = { ratio = \
+                 0.5, min = 20 }",
+            ],
+        ),
+        (
+            "[[route]]\ntype = 'a'\ncommand = { program = 'x' }\nconcurrency = 0\n[[route]]\ntype = 'b'\ncommand = { program = 'x' \
+             }\nconcurrency = { per = 'shop' }\n[[route]]\ntype = 'c'\ncommand = { program = 'x' }\nconcurrency = { per = ['type'], max = 0, \
+             mox = 1 }\n[[route]]\ntype = 'd'\ncommand = { program = 'x' }\nconcurrency = '2'\n",
+            &[
+                "redeliver.toml:4: route \"a\": concurrency: expected a whole number from 1 to 100000, found 0",
+                "redeliver.toml:8: route \"b\": concurrency: expected max, such as { per = \"label.shop\", max = 2 }",
+                "redeliver.toml:8: route \"b\": per: expected type, queue, route or label.<name>, found \"shop\"",
+                "redeliver.toml:12: route \"c\": concurrency.max: expected a whole number from 1 to 100000, found 0",
+                "redeliver.toml:12: route \"c\": unknown key concurrency.mox; did you mean max?",
+                "redeliver.toml:16: route \"d\": concurrency: expected a whole number, or a table such as { per = \"label.shop\", max = 2 }, \
+                 found a text",
+            ],
+        ),
+    ]);
 }
 
 #[test]
@@ -189,6 +322,12 @@ fn a_seventeenth_rung_is_refused_where_it_is_asked_for() {
         "redeliver.toml:8: policy \"b\": backoff: with it the policies name 17 different delays, each a queue in the broker; expected at \
          most 16: use the same delays in several policies"
     );
+    // Variants and overrides count too, where they are written.
+    let more = "[[policy]]\nname = 'v'\nvariants = [{ name = 'x', backoff = { fixed = '1s' } },\n{ name = 'y', backoff = { fixed = '98s' } \
+                }]\n[[policy]]\nname = 'o'\ntype = 'o'\non = [{ class = 'x', backoff = { fixed = '99s' } }]\n";
+    let error = load(&format!("{}{}", policy("a", 1, 14), more.replacen("name = 'v'", "name = 'v'\ntype = 'v'", 1)))
+        .unwrap_err();
+    assert!(error.starts_with("redeliver.toml:9: policy \"v\": backoff: with it the policies name 17"), "{error}");
     // A rule for everything hides the built-in one, whose rungs then are not needed.
     load(&format!(
         "{}{}[[policy]]\nname = 'all'\nbackoff = {{ fixed = '1s' }}\n",

@@ -3,10 +3,13 @@
 //!
 //! Every mistake is found in one go and said with file and line. Nothing here talks to a broker or a store.
 
+mod backoffs;
+mod gates;
 mod policies;
 mod problem;
 mod raw;
 mod read;
+mod reader;
 mod routes;
 mod source;
 mod units;
@@ -17,7 +20,7 @@ mod value;
 pub use problem::{ConfigError, Place, Problem};
 pub use raw::RawFile;
 pub use source::{Effective, Environment, FlagValue, Request, Secrets, process_environment, variable};
-pub use units::{parse_duration, parse_size, show_duration, show_size};
+pub use units::{parse_duration, parse_rate, parse_size, show_duration, show_rate, show_size};
 pub use url::{MASK, mask};
 
 use std::path::PathBuf;
@@ -49,7 +52,7 @@ pub struct Config {
     pub routes: Vec<RouteConfig>,
     /// `[[policy]]` in order, the built-in one last.
     pub policies: Policies,
-    /// `[[limit]]`, `[[breaker]]` and the concurrency of routes.
+    /// `[[limit]]`, `[[breaker]]` and the caps of routes.
     pub gates: Gates,
 }
 
@@ -93,6 +96,8 @@ pub struct WorkerConfig {
     pub concurrency: usize,
     /// Unacked deliveries per lane.
     pub prefetch: u16,
+    /// The share of the starts that retries take while new tasks wait; more than 0 and less than 1.
+    pub retry_share: f64,
     /// How long a claim holds without a heartbeat.
     pub lease: Duration,
     /// How long running attempts may go on after SIGTERM.
@@ -204,15 +209,22 @@ fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result
     let mut problems = Problems::new(Text { path, text });
     let raw = read::read(text, &mut problems);
     let mut layers = Layers::new(request, &mut problems);
+    let (routes, caps) = routes::routes(raw.route, &mut layers);
+    let gates = Gates {
+        limits: gates::limits(raw.limit, &mut layers),
+        breakers: gates::breakers(raw.breaker, &mut layers),
+        caps,
+        routes: routes.iter().map(|route| route.task_type.clone()).collect(),
+    };
     let config = Config {
         broker: validate::broker(raw.broker.unwrap_or_default(), &mut layers),
         store: validate::store(raw.store.unwrap_or_default(), &mut layers),
         worker: validate::worker(raw.worker.unwrap_or_default(), &mut layers),
         scheduler: validate::scheduler(raw.scheduler.unwrap_or_default(), &mut layers),
         queues: validate::queues(raw.queue, &mut layers),
-        routes: routes::routes(raw.route, &mut layers),
+        routes,
         policies: policies::policies(raw.policy, &mut layers),
-        gates: Gates::default(),
+        gates,
     };
     let effective = layers.effective;
     problems.into_result()?;
@@ -238,6 +250,7 @@ impl Default for Config {
             worker: WorkerConfig {
                 concurrency: 64,
                 prefetch: 256,
+                retry_share: 0.30,
                 lease: Duration::from_mins(1),
                 shutdown_grace: Duration::from_secs(30),
                 max_body: 1 << 20,

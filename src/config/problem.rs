@@ -130,10 +130,11 @@ impl<'a> Problems<'a> {
         }
     }
 
-    /// All of a `[[…]]` element: the span of one that is not written inline is its header only.
+    /// All of a `[[…]]` element: the span of one that is not written inline is its header only, which stands first on its line.
     pub(super) fn element(&self, span: &Range<usize>) -> Range<usize> {
         let text = self.file.text;
-        if text.get(span.clone()).is_some_and(|part| part.starts_with('{')) {
+        let line = text.get(..span.start).and_then(|before| before.rsplit('\n').next()).unwrap_or_default();
+        if !line.trim().is_empty() || text.get(span.clone()).is_some_and(|part| part.starts_with('{')) {
             return span.clone();
         }
         let rest = text.get(span.end..).unwrap_or_default();

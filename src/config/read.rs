@@ -15,13 +15,7 @@ use super::raw::RawFile;
 const MOST_PROBLEMS: usize = 100;
 
 /// Keys of the contract that this version does not know yet, by the section in which they stand.
-const LATER: [(&str, &[&str]); 5] = [
-    ("", &["limit", "breaker", "console", "alert"]),
-    ("worker", &["retry_share"]),
-    ("route", &["concurrency"]),
-    ("policy", &["hours", "on", "fallback", "cache_max_age", "default_result", "critical", "replay_after", "variants"]),
-    ("policy.backoff", &["exponential"]),
-];
+const LATER: [(&str, &[&str]); 1] = [("", &["console", "alert"])];
 
 /// Reads the file; mistakes go to `problems`, and what can be read is returned.
 pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> RawFile {
@@ -184,6 +178,8 @@ fn plain(expected: &str) -> &str {
     match expected {
         "a string" => "a text in quotes",
         "i64" => "a whole number",
+        "f64" => "a number",
+        "a boolean" => "true or false",
         "a sequence" => "a list in [ ]",
         _ if expected.starts_with("struct Raw") => "a table",
         "a map" => "a table",

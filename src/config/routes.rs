@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::gate::CapRule;
 use crate::handler::{CommandRoute, HttpRoute};
 use crate::policy::TopicPattern;
 
 use super::problem::Origin;
 use super::raw::{RawCommand, RawHttp, RawRoute};
 use super::read::subject;
+use super::reader::Reader;
 use super::source::{Layers, Secrets};
 use super::units::show_duration;
 use super::url::{MASK, check_proxy, mask, parse_http};
@@ -20,17 +22,24 @@ const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 /// Headers that the product itself or the HTTP client sets.
 const OUR_HEADERS: [&str; 4] = ["idempotency-key", "x-retry-count", "content-length", "transfer-encoding"];
 
-pub(super) fn routes(raw: Vec<Spanned<RawRoute>>, layers: &mut Layers<'_, '_, '_>) -> Vec<RouteConfig> {
+/// The routes in order, and the caps of those that have one.
+pub(super) fn routes(raw: Vec<Spanned<RawRoute>>, layers: &mut Layers<'_, '_, '_>) -> (Vec<RouteConfig>, Vec<CapRule>) {
     let mut routes = Vec::new();
+    let mut caps = Vec::new();
     for (index, route) in raw.into_iter().enumerate() {
-        if let Some(route) = one(index, route, layers) {
+        if let Some((route, cap)) = one(index, route, layers) {
             routes.push(route);
+            caps.extend(cap);
         }
     }
-    routes
+    (routes, caps)
 }
 
-fn one(index: usize, route: Spanned<RawRoute>, layers: &mut Layers<'_, '_, '_>) -> Option<RouteConfig> {
+fn one(
+    index: usize,
+    route: Spanned<RawRoute>,
+    layers: &mut Layers<'_, '_, '_>,
+) -> Option<(RouteConfig, Option<CapRule>)> {
     let Spanned { span, value: raw } = route;
     let called = subject("route", index, raw.task_type.as_ref().map(|text| text.value.as_str()));
     let task_type = match raw.task_type {
@@ -56,32 +65,20 @@ fn one(index: usize, route: Spanned<RawRoute>, layers: &mut Layers<'_, '_, '_>) 
             None
         }
         (None, None) => {
-            let text = r#"expected who runs it: http = { url = "…" } or command = { program = "…" }"#.into();
-            layers.problems.missing(&span, &called, text);
+            reader.missing(&span, r#"expected who runs it: http = { url = "…" } or command = { program = "…" }"#);
             None
         }
     };
+    let cap = match (raw.concurrency, &task_type) {
+        (Some(concurrency), Some((pattern, _))) => reader.cap(concurrency, pattern),
+        _ => None,
+    };
     let (task_type, type_span) = task_type?;
     layers.note(format!("route[{index}].type"), task_type.to_string(), &Origin::File(type_span));
-    Some(RouteConfig { task_type, kind: kind? })
-}
-
-/// Reads one route's table, with its name at hand for error texts.
-struct Reader<'c, 'l, 'r, 'p, 'a> {
-    called: &'c str,
-    key: String,
-    layers: &'l mut Layers<'r, 'p, 'a>,
+    Some((RouteConfig { task_type, kind: kind? }, cap))
 }
 
 impl Reader<'_, '_, '_, '_, '_> {
-    fn refuse(&mut self, span: &Range<usize>, text: String) {
-        self.layers.problems.at(span, self.called, text);
-    }
-
-    fn note(&mut self, field: &str, value: String, span: &Range<usize>) {
-        self.layers.note(format!("{}.{field}", self.key), value, &Origin::File(span.clone()));
-    }
-
     fn http(&mut self, http: Spanned<RawHttp>) -> Option<HttpRoute> {
         let Spanned { span, value: raw } = http;
         let url = match &raw.url {

@@ -1,8 +1,13 @@
-//! Durations and sizes as people write them: `1h30m`, `500ms`, `1MiB`. Reads and prints them; knows nothing of the config's keys.
+//! Durations, sizes and rates as people write them: `1h30m`, `500ms`, `1MiB`, `5/min`. Reads and prints them; knows nothing of the
+//! config's keys.
 
 use std::time::Duration;
 
+use crate::gate::Rate;
+use crate::task::Millis;
+
 const DURATION_UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+const RATE_UNITS: [(&str, Millis); 4] = [("s", 1_000), ("min", 60_000), ("h", 3_600_000), ("day", 86_400_000)];
 const SIZE_UNITS: [(&str, u64); 8] = [
     ("B", 1),
     ("KiB", 1 << 10),
@@ -18,6 +23,9 @@ const SIZE_UNITS: [(&str, u64); 8] = [
 pub const DURATION_FORM: &str = r#"a duration such as "10s", "1h30m" or "500ms" (units ms, s, m, h, d)"#;
 /// What a size looks like, for error texts.
 pub const SIZE_FORM: &str = r#"a size such as "1MiB", "512KiB" or a number of bytes"#;
+
+/// What a rate looks like, for error texts.
+pub const RATE_FORM: &str = r#"a rate such as "5/min", at least 1 (units s, min, h, day, or a duration as in "5/10s")"#;
 
 /// Reads `15m`, `1h30m`, `1.5s`, `0s`. A number without a unit is refused: seconds and milliseconds are too easily mixed up. Fractions
 /// of a millisecond are cut off.
@@ -57,6 +65,42 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     let factor =
         if unit.is_empty() { 1 } else { SIZE_UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(refused)?.1 };
     scaled(number, factor).ok_or_else(refused)
+}
+
+/// Reads `5/min`, `50/s`, `300/h`, `1000/day` and `5/10s`. At least one and at most a billion, in at least a millisecond and at most 366
+/// days.
+///
+/// # Errors
+/// Says what was expected.
+pub fn parse_rate(text: &str) -> Result<Rate, String> {
+    let refused = || format!("expected {RATE_FORM}, found {text:?}");
+    let (count, unit) = text.split_once('/').ok_or_else(refused)?;
+    let (count, unit) = (count.trim(), unit.trim());
+    if !count.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(refused());
+    }
+    let count: i64 = count.parse().map_err(|_| refused())?;
+    let per_ms = match RATE_UNITS.into_iter().find(|(name, _)| *name == unit) {
+        Some((_, per_ms)) => per_ms,
+        None => {
+            let per = parse_duration(unit).map_err(|_| refused())?;
+            Millis::try_from(per.as_millis()).map_err(|_| refused())?
+        }
+    };
+    let (most, longest) = (1_000_000_000, 366 * 86_400_000);
+    if (1..=most).contains(&count) && (1..=longest).contains(&per_ms) {
+        Ok(Rate { count, per_ms })
+    } else {
+        Err(refused())
+    }
+}
+
+/// The shortest text that reads back to the same rate: `5/min`, `5/10s`.
+pub fn show_rate(rate: Rate) -> String {
+    match RATE_UNITS.into_iter().find(|(_, per_ms)| *per_ms == rate.per_ms) {
+        Some((unit, _)) => format!("{}/{unit}", rate.count),
+        None => format!("{}/{}", rate.count, show_duration(Duration::from_millis(rate.per_ms.unsigned_abs()))),
+    }
 }
 
 /// The shortest text that reads back to the same duration: `1h30m`, `0s`.
@@ -127,6 +171,27 @@ mod tests {
         for bad in ["", "15", "m", "-1s", "1x", "1..5s", "1.s", ".5s", "99999999999999999999h", "1e3s", "ten"] {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn rates_read_and_print() {
+        for (text, count, per_ms, shown) in [
+            ("5/min", 5, 60_000, "5/min"),
+            ("50/s", 50, 1_000, "50/s"),
+            (" 300 / h ", 300, 3_600_000, "300/h"),
+            ("1000/day", 1000, 86_400_000, "1000/day"),
+            ("5/10s", 5, 10_000, "5/10s"),
+            ("5/60s", 5, 60_000, "5/min"),
+        ] {
+            assert_eq!(parse_rate(text), Ok(Rate { count, per_ms }), "{text}");
+            assert_eq!(show_rate(Rate { count, per_ms }), shown);
+        }
+        let bad =
+            ["", "5", "0/min", "-1/min", "+1/min", "1.5/min", "5/fortnight", "5/", "/min", "5/0s", "5/min/s", "5/400d"];
+        for bad in bad {
+            assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+        assert!(parse_rate("99999999999999999999/s").is_err());
     }
 
     #[test]

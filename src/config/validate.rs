@@ -56,6 +56,12 @@ pub(super) fn worker(raw: RawWorker, layers: &mut Layers<'_, '_, '_>) -> WorkerC
         0 => Err("expected a whole number from 1 to 65535, found 0, which RabbitMQ takes for unlimited".into()),
         n => from_to(1, 65_535)(n),
     });
+    let retry_share = layers.scalar("worker.retry_share", raw.retry_share, 0.30, |share| {
+        if *share > 0.0 && *share < 1.0 {
+            return Ok(());
+        }
+        Err(format!("expected a number more than 0 and less than 1, found {share}"))
+    });
     let lease = layers.scalar("worker.lease", raw.lease, seconds(60), at_least(Duration::from_millis(100)));
     let shutdown_grace = layers.scalar("worker.shutdown_grace", raw.shutdown_grace, seconds(30), |_| Ok(()));
     let max_body = layers.scalar("worker.max_body", raw.max_body, SizeText(1 << 20), |size| {
@@ -68,6 +74,7 @@ pub(super) fn worker(raw: RawWorker, layers: &mut Layers<'_, '_, '_>) -> WorkerC
     WorkerConfig {
         concurrency: count(concurrency),
         prefetch: u16::try_from(prefetch).unwrap_or(u16::MAX),
+        retry_share,
         lease: lease.0,
         shutdown_grace: shutdown_grace.0,
         max_body: usize::try_from(max_body.0).unwrap_or(usize::MAX),

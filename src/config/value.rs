@@ -7,7 +7,9 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 
-use super::units::{DURATION_FORM, SIZE_FORM, parse_duration, parse_size};
+use crate::gate::Rate;
+
+use super::units::{DURATION_FORM, RATE_FORM, SIZE_FORM, parse_duration, parse_rate, parse_size};
 
 /// A value and where in the file it stands.
 #[derive(Debug, Clone)]
@@ -114,6 +116,42 @@ impl JsonSchema for SizeText {
                 { "type": "integer", "minimum": 0 }
             ],
             "examples": ["1MiB", 65536]
+        })
+    }
+}
+
+/// `5/min`
+#[derive(Debug, Clone, Copy)]
+pub struct RateText(pub Rate);
+
+impl<'de> Deserialize<'de> for RateText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = RateText;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(RATE_FORM)
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<RateText, E> {
+                parse_rate(text).map(RateText).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Text)
+    }
+}
+
+impl JsonSchema for RateText {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Rate".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "pattern": r"^\s*\d+\s*/\s*(s|min|h|day|\d.*)\s*$",
+            "examples": ["5/min", "50/s", "5/10s"]
         })
     }
 }

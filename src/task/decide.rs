@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::policy::{Disposition, OverCap, Policy, RetryAfterMode, classify};
+use crate::policy::{Backoff, Disposition, OverCap, Policy, RetryAfterMode, RetryAfterRule, classify};
 
 use super::{DeadReason, Failure, Millis, Outcome, RetryAfter, Task, Verdict, class, fingerprint};
 
@@ -38,9 +38,17 @@ pub enum Decision {
 
 /// Decides what `outcome` means for the running `task` under `policy`.
 ///
-/// `rungs` are the delays for which the broker has a queue. The retry budget is the policy's: the attempt that has just
-/// failed was number `retry_count + 1`, so a task gets at most `max_retries + 1` attempts in a generation.
-pub fn decide(task: &Task, outcome: &Outcome, policy: &Policy, rungs: &BTreeSet<Millis>, now: Millis) -> Decision {
+/// `rungs` are the delays for which the broker has a queue; `random` is uniform in [0, 1). The retry budget is that of the policy, of the
+/// task's variant of it, or of its override for this failure: the attempt that has just failed was number `retry_count + 1`, so a task gets
+/// at most `max_retries + 1` attempts in a generation.
+pub fn decide(
+    task: &Task,
+    outcome: &Outcome,
+    policy: &Policy,
+    rungs: &BTreeSet<Millis>,
+    now: Millis,
+    random: f64,
+) -> Decision {
     let (failure, verdict, retry_after) = match outcome {
         Outcome::Success { .. } => return Decision::Succeed,
         Outcome::Failure { failure, verdict, retry_after, .. } => (failure, *verdict, *retry_after),
@@ -53,15 +61,18 @@ pub fn decide(task: &Task, outcome: &Outcome, policy: &Policy, rungs: &BTreeSet<
     if ruling.disposition == Disposition::Permanent {
         return Decision::Die { reason: DeadReason::PermanentError, failure };
     }
+    let schedule = policy.schedule(policy.variant_for(task.id(), task.state.variant.as_deref()), Some(&failure));
     let spent = task.stamp().retry_count;
-    if spent >= policy.max_retries {
+    if spent >= schedule.max_retries {
         return Decision::Die { reason: DeadReason::RetriesExhausted, failure };
     }
-    let (delay_ms, reason) = match delay_before_retry(policy, spent + 1, retry_after) {
+    let computed = Computed { backoff: schedule.backoff, source: &schedule.source, n: spent + 1, random };
+    let (delay_ms, reason) = match delay_before_retry(&computed, policy.retry_after, retry_after) {
         Ok(delay) => delay,
         Err(too_long) => {
+            // Not `permanent_error`: the other side said when it would work, so an automatic replay may find it working.
             failure.message = format!("{}; {too_long}", failure.message);
-            return Decision::Die { reason: DeadReason::PermanentError, failure };
+            return Decision::Die { reason: DeadReason::RetriesExhausted, failure };
         }
     };
     if effective_deadline(task, policy).is_some_and(|deadline| now.saturating_add(delay_ms) > deadline) {
@@ -72,7 +83,7 @@ pub fn decide(task: &Task, outcome: &Outcome, policy: &Policy, rungs: &BTreeSet<
 
 /// Decides about a task whose worker did not come back before its lease ended. The attempt is spent: it may have had its
 /// effect, and a task that kills its worker must not do so for ever.
-pub fn decide_lost(task: &Task, policy: &Policy, rungs: &BTreeSet<Millis>, now: Millis) -> Decision {
+pub fn decide_lost(task: &Task, policy: &Policy, rungs: &BTreeSet<Millis>, now: Millis, random: f64) -> Decision {
     let worker = task.state.worker.as_deref().unwrap_or("unknown");
     let message = format!("worker {worker} neither settled nor renewed its lease");
     let outcome = Outcome::Failure {
@@ -81,7 +92,22 @@ pub fn decide_lost(task: &Task, policy: &Policy, rungs: &BTreeSet<Millis>, now: 
         retry_after: None,
         cost: None,
     };
-    decide(task, &outcome, policy, rungs, now)
+    decide(task, &outcome, policy, rungs, now, random)
+}
+
+/// For how long the siblings of an attempt that was told to slow down should be held: what the other side asked for, within the policy's cap.
+///
+/// `None` unless the failure is a rate limit by the policy's ruling, came with a `Retry-After` above 0, and the policy does not ignore it.
+pub fn hold_for(outcome: &Outcome, policy: &Policy) -> Option<Millis> {
+    let Outcome::Failure { failure, verdict, retry_after: Some(asked), .. } = outcome else {
+        return None;
+    };
+    let rule = policy.retry_after;
+    if rule.mode == RetryAfterMode::Ignore || classify(policy, failure, *verdict).class != class::RATE_LIMITED {
+        return None;
+    }
+    let most = if rule.over_cap == OverCap::Honour { LONGEST_DELAY_MS } else { rule.cap_ms.min(LONGEST_DELAY_MS) };
+    Some(asked.delay_ms.min(most)).filter(|hold_ms| *hold_ms > 0)
 }
 
 /// The earlier of the task's own deadline and its policy's. A policy's deadline runs from the task's creation and so holds for
@@ -97,31 +123,47 @@ fn effective_deadline(task: &Task, policy: &Policy) -> Option<Millis> {
     }
 }
 
-/// The delay before retry `n` and why; `Err` says so when the other side asked for more than the policy accepts at all.
-fn delay_before_retry(policy: &Policy, n: i64, asked: Option<RetryAfter>) -> Result<(Millis, String), String> {
-    let (computed, why) = policy.backoff.delay(n);
+/// What the wait would be without a `Retry-After`.
+struct Computed<'a> {
+    backoff: &'a Backoff,
+    source: &'a str,
+    n: i64,
+    random: f64,
+}
+
+/// The delay and why; `Err` says so when the other side asked for more than the policy accepts at all.
+fn delay_before_retry(
+    schedule: &Computed<'_>,
+    rule: RetryAfterRule,
+    asked: Option<RetryAfter>,
+) -> Result<(Millis, String), String> {
+    let (computed, why) = schedule.backoff.delay(schedule.n, schedule.random);
     let computed = computed.min(LONGEST_DELAY_MS);
-    let rule = policy.retry_after;
     let cap_ms = rule.cap_ms.clamp(0, LONGEST_DELAY_MS);
-    let by_policy = format!("policy {:?}: {why}", policy.name);
+    let by_policy = format!("{}: {why}", schedule.source);
     let Some(RetryAfter { delay_ms: asked_ms }) = asked else {
         return Ok((computed, by_policy));
     };
     // The field is public: a handler of a library user may have counted wrong.
     let asked_ms = asked_ms.max(0);
-    let wanted = match rule.mode {
+    match rule.mode {
         RetryAfterMode::Ignore => return Ok((computed, format!("{by_policy}; Retry-After {asked_ms} ms ignored"))),
-        RetryAfterMode::Exact => asked_ms,
         RetryAfterMode::Floor if asked_ms <= computed => {
             return Ok((computed, format!("{by_policy}; Retry-After {asked_ms} ms is shorter")));
         }
-        RetryAfterMode::Floor => asked_ms,
-    };
-    if wanted <= cap_ms {
-        return Ok((wanted, format!("Retry-After {asked_ms} ms")));
+        RetryAfterMode::Exact | RetryAfterMode::Floor => {}
+    }
+    if asked_ms <= cap_ms {
+        if rule.mode == RetryAfterMode::Exact {
+            return Ok((asked_ms, format!("Retry-After {asked_ms} ms")));
+        }
+        // Never earlier than asked, so the jitter of the backoff is added on top.
+        let waits = schedule.backoff.at_least(asked_ms, cap_ms, schedule.random);
+        let jitter = if waits > asked_ms { format!(", jitter + {} ms", waits - asked_ms) } else { String::new() };
+        return Ok((waits, format!("Retry-After {asked_ms} ms{jitter}")));
     }
     match rule.over_cap {
-        OverCap::Honour if wanted <= LONGEST_DELAY_MS => Ok((wanted, format!("Retry-After {asked_ms} ms"))),
+        OverCap::Honour if asked_ms <= LONGEST_DELAY_MS => Ok((asked_ms, format!("Retry-After {asked_ms} ms"))),
         OverCap::Honour => Ok((LONGEST_DELAY_MS, format!("Retry-After {asked_ms} ms, at most ten years are kept"))),
         OverCap::DeadLetter => Err(format!("asked to wait {asked_ms} ms, the policy's cap is {cap_ms} ms")),
         OverCap::Cap => {

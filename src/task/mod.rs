@@ -20,7 +20,7 @@ pub use attempt::{Attempt, AttemptOutcome};
 pub use command::{
     Answer, Change, Claimant, Command, Degraded, Ending, NewTask, Refusal, Settings, Settlement, WakeUp,
 };
-pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost};
+pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost, hold_for};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
 pub use rows::{Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::broker::Token;
 use crate::handler::{AttemptContext, Handler, Report, run_caught};
 use crate::store::Urgency;
-use crate::task::{Answer, Change, Command, Decision, Outcome, Settlement, Task, decide, decide_lost};
+use crate::task::{Answer, Change, Command, Decision, Outcome, Settlement, Task, decide, decide_lost, hold_for};
 use crate::telemetry::Event;
 
 use super::Shared;
@@ -113,7 +113,8 @@ async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) -> O
 
 async fn settle(shared: &Shared, task: &Task, report: Report, token: Option<Token>) {
     let policy = shared.policy_of(&task.spec);
-    let decision = decide(task, &report.outcome, &policy, &shared.rungs, shared.store.now());
+    let hold_ms = hold_for(&report.outcome, &policy);
+    let decision = decide(task, &report.outcome, &policy, &shared.rungs, shared.store.now(), rand::random());
     let (result, cost) = match report.outcome {
         Outcome::Success { result, cost } => (result, cost),
         Outcome::Failure { cost, .. } => (None, cost),
@@ -121,13 +122,13 @@ async fn settle(shared: &Shared, task: &Task, report: Report, token: Option<Toke
     let settlement = Settlement {
         worker: shared.name.clone(),
         policy: Some(policy.name.clone()),
-        variant: None,
+        variant: policy.variant_for(task.id(), task.state.variant.as_deref()).map(|variant| variant.name.clone()),
         result,
         cost,
         attachments: report.attachments,
         decision,
         fallback: None,
-        hold_ms: None,
+        hold_ms,
         gates: Arc::clone(&shared.claimant.gates),
     };
     commit_settlement(shared, task, settlement, token).await;
@@ -198,11 +199,11 @@ async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
 /// What a lease that ended means for its task.
 pub(super) fn lost_settlement(shared: &Shared, task: &Task) -> Settlement {
     let policy = shared.policy_of(&task.spec);
-    let decision: Decision = decide_lost(task, &policy, &shared.rungs, shared.store.now());
+    let decision: Decision = decide_lost(task, &policy, &shared.rungs, shared.store.now(), rand::random());
     Settlement {
         worker: task.state.worker.clone().unwrap_or_default(),
         policy: Some(policy.name.clone()),
-        variant: None,
+        variant: policy.variant_for(task.id(), task.state.variant.as_deref()).map(|variant| variant.name.clone()),
         result: None,
         cost: None,
         attachments: Vec::new(),

@@ -205,8 +205,9 @@ impl Worker {
 }
 
 impl Shared {
+    /// The rule for a task at this moment.
     pub fn policy_of(&self, spec: &Spec) -> Arc<Policy> {
-        Arc::clone(self.plan.policies.pick(&spec.task_type, &spec.labels))
+        Arc::clone(self.plan.policies.pick(&spec.task_type, &spec.labels, self.store.now()))
     }
 
     pub fn handler_of(&self, task_type: &str) -> Option<Arc<dyn Handler>> {

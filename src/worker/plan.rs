@@ -62,9 +62,12 @@ pub enum RouteError {
 impl Plan {
     /// The plan of a configuration with these routes instead of the configuration's: a library user's own handlers.
     pub fn with_routes(config: &Config, routes: Vec<Route>) -> Plan {
+        // A library user's routes are those that a task's route is found in; caps are the configuration's.
+        let gates =
+            Gates { routes: routes.iter().map(|route| route.task_type.clone()).collect(), ..config.gates.clone() };
         Plan {
             policies: config.policies.clone(),
-            gates: Arc::new(config.gates.clone()),
+            gates: Arc::new(gates),
             routes,
             queues: config.queues.clone(),
             serve: Vec::new(),

@@ -196,7 +196,7 @@ impl Redeliver {
             Ending::FailsForGood => settle(self.decide(w, &claimed, &fail("bad_payload", Verdict::Dead))),
             Ending::GivenBack if run.releases >= MAX_RELEASES => {
                 witness.saw(Sight::ReleasedTooOften);
-                settle(decide_lost(&claimed, &self.policy, &self.rungs(), w.now))
+                settle(decide_lost(&claimed, &self.policy, &self.rungs(), w.now, 0.5))
             }
             Ending::GivenBack => Command::Release { id: id.clone(), fence: run.fence, nack: run.holds.is_some() },
         };
@@ -232,7 +232,7 @@ impl Redeliver {
         let (id, stamp, Some(wake_at)) = (row.id().to_owned(), row.stamp(), row.state.wake_at) else { return };
         if row.state.status == Status::Running {
             witness.saw(Sight::LeaseLost);
-            let decision = decide_lost(&row, &self.policy, &self.rungs(), w.now);
+            let decision = decide_lost(&row, &self.policy, &self.rungs(), w.now, 0.5);
             let settlement = settlement(decision);
             let answer = self.apply(w, Command::Lost { id, fence: row.state.fence, wake_at, settlement });
             self.publish_settled(w, &answer);
@@ -287,7 +287,7 @@ impl Redeliver {
     }
 
     fn decide(&self, w: &World, task: &Task, outcome: &Outcome) -> Decision {
-        decide(task, outcome, &self.policy, &self.rungs(), w.now)
+        decide(task, outcome, &self.policy, &self.rungs(), w.now, 0.5)
     }
 
     fn rungs(&self) -> std::collections::BTreeSet<i64> {

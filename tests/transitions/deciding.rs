@@ -30,7 +30,7 @@ fn rule(mode: RetryAfterMode, over_cap: OverCap) -> Policy {
 }
 
 fn delay(policy: &Policy, asked_ms: Millis) -> Option<Millis> {
-    match decide(&task(Stamp::FIRST, None), &failed(Some(asked_ms)), policy, &policy_rungs(policy), MORNING) {
+    match decide(&task(Stamp::FIRST, None), &failed(Some(asked_ms)), policy, &policy_rungs(policy), MORNING, 0.5) {
         Decision::Retry { delay_ms, .. } => Some(delay_ms),
         Decision::Die { .. } | Decision::Succeed => None,
     }
@@ -48,7 +48,7 @@ fn reason(decision: Decision) -> Option<DeadReason> {
 fn the_default_waits_15_30_and_45_minutes_on_rungs_and_then_gives_up() {
     let policy = Policy::built_in();
     let waits: Vec<_> = (0..4)
-        .map(|spent| decide(&task(stamp(0, spent), None), &failed(None), &policy, &policy_rungs(&policy), MORNING))
+        .map(|spent| decide(&task(stamp(0, spent), None), &failed(None), &policy, &policy_rungs(&policy), MORNING, 0.5))
         .map(|decision| match decision {
             Decision::Retry { delay_ms, on_rung: true, .. } => delay_ms / MINUTE,
             Decision::Die { reason: DeadReason::RetriesExhausted, .. } => -1,
@@ -62,7 +62,7 @@ fn the_default_waits_15_30_and_45_minutes_on_rungs_and_then_gives_up() {
 fn a_retry_count_beyond_the_budget_dies_whatever_it_is() {
     let policy = Policy::built_in();
     for spent in [3, 4, i64::MAX] {
-        let decision = decide(&task(stamp(0, spent), None), &failed(None), &policy, &BTreeSet::new(), MORNING);
+        let decision = decide(&task(stamp(0, spent), None), &failed(None), &policy, &BTreeSet::new(), MORNING, 0.5);
         assert_eq!(reason(decision), Some(DeadReason::RetriesExhausted));
     }
 }
@@ -70,21 +70,22 @@ fn a_retry_count_beyond_the_budget_dies_whatever_it_is() {
 #[test]
 fn a_lost_worker_spends_the_attempt() {
     let policy = Policy { max_retries: 0, ..Policy::built_in() };
-    let decision = decide_lost(&task(Stamp::FIRST, None), &policy, &BTreeSet::new(), MORNING);
+    let decision = decide_lost(&task(Stamp::FIRST, None), &policy, &BTreeSet::new(), MORNING, 0.5);
     assert_eq!(reason(decision), Some(DeadReason::RetriesExhausted));
 }
 
 #[test]
 fn a_delay_that_is_no_rung_is_held_by_the_store() {
     let policy = Policy { backoff: Backoff::Fixed(7 * SECOND), ..Policy::built_in() };
-    let decision = decide(&task(Stamp::FIRST, None), &failed(None), &policy, &[8 * SECOND].into(), MORNING);
+    let decision = decide(&task(Stamp::FIRST, None), &failed(None), &policy, &[8 * SECOND].into(), MORNING, 0.5);
     assert!(matches!(decision, Decision::Retry { on_rung: false, .. }));
 }
 
 #[test]
 fn a_due_time_beyond_the_deadline_kills_now_and_one_on_it_does_not() {
     let policy = Policy { backoff: Backoff::Fixed(MINUTE), ..Policy::built_in() };
-    let at = |deadline| decide(&task(Stamp::FIRST, Some(deadline)), &failed(None), &policy, &BTreeSet::new(), MORNING);
+    let at =
+        |deadline| decide(&task(Stamp::FIRST, Some(deadline)), &failed(None), &policy, &BTreeSet::new(), MORNING, 0.5);
     assert_eq!(reason(at(MORNING + MINUTE)), None);
     assert_eq!(reason(at(MORNING + MINUTE - 1)), Some(DeadReason::DeadlineExceeded));
     assert_eq!(reason(at(i64::MIN)), Some(DeadReason::DeadlineExceeded));
@@ -94,7 +95,8 @@ fn a_due_time_beyond_the_deadline_kills_now_and_one_on_it_does_not() {
 #[test]
 fn a_policys_deadline_holds_for_the_first_generation_only() {
     let policy = Policy { deadline_ms: Some(SECOND), ..Policy::built_in() };
-    let of = |generation| decide(&task(stamp(generation, 0), None), &failed(None), &policy, &BTreeSet::new(), MORNING);
+    let of =
+        |generation| decide(&task(stamp(generation, 0), None), &failed(None), &policy, &BTreeSet::new(), MORNING, 0.5);
     assert_eq!(reason(of(0)), Some(DeadReason::DeadlineExceeded));
     assert_eq!(reason(of(1)), None);
 }

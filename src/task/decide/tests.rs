@@ -4,7 +4,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::{Backoff, RetryAfterRule};
+use crate::policy::{Backoff, Lists, Override, RetryAfterRule, Variant};
 use crate::task::{Spec, Stamp, State};
 
 const NOW: Millis = 1_000_000;
@@ -50,7 +50,7 @@ fn asked(delay_ms: Millis) -> Outcome {
 
 /// The delay of a retry, or why it died.
 fn of(task: &Task, outcome: &Outcome, policy: &Policy) -> Result<Millis, DeadReason> {
-    match decide(task, outcome, policy, &BTreeSet::new(), NOW) {
+    match decide(task, outcome, policy, &BTreeSet::new(), NOW, 0.5) {
         Decision::Succeed => panic!("no success"),
         Decision::Retry { delay_ms, .. } => Ok(delay_ms),
         Decision::Die { reason, .. } => Err(reason),
@@ -61,7 +61,7 @@ fn of(task: &Task, outcome: &Outcome, policy: &Policy) -> Result<Millis, DeadRea
 fn a_success_is_a_success_even_at_the_last_attempt_and_past_the_deadline() {
     let mut task = task(99);
     task.state.deadline = Some(0);
-    assert_eq!(decide(&task, &Outcome::success(), &policy(), &BTreeSet::new(), NOW), Decision::Succeed);
+    assert_eq!(decide(&task, &Outcome::success(), &policy(), &BTreeSet::new(), NOW, 0.5), Decision::Succeed);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn the_next_attempt_may_be_due_at_the_deadline_and_not_later() {
 fn retry_after_does_what_the_policy_says() {
     use OverCap::{Cap, DeadLetter, Honour};
     use RetryAfterMode::{Exact, Floor, Ignore};
-    let dead = Err(DeadReason::PermanentError);
+    let dead = Err(DeadReason::RetriesExhausted);
     let table = [
         // mode, cap, over the cap, asked for → waits (the computed delay is 100)
         (Exact, 500, Cap, 0, Ok(0)),
@@ -158,7 +158,7 @@ fn retry_after_does_what_the_policy_says() {
 
 #[test]
 fn what_was_asked_and_why_it_waits_is_recorded() {
-    let why = |policy: &Policy, ms| match decide(&task(0), &asked(ms), policy, &BTreeSet::new(), NOW) {
+    let why = |policy: &Policy, ms| match decide(&task(0), &asked(ms), policy, &BTreeSet::new(), NOW, 0.5) {
         Decision::Retry { reason, .. } => reason,
         Decision::Die { failure, .. } => failure.message,
         Decision::Succeed => panic!("no success"),
@@ -174,9 +174,73 @@ fn what_was_asked_and_why_it_waits_is_recorded() {
 }
 
 #[test]
+fn jitter_never_leads_below_a_floor_that_was_asked_for() {
+    let backoff = Backoff::Exponential { base_ms: 1_000, max_ms: 60_000, multiplier: 2.0, jitter: 0.2 };
+    let floor = Policy { backoff, ..with_rule(RetryAfterMode::Floor, 120_000, OverCap::Cap) };
+    let waits = |random| match decide(&task(0), &asked(10_000), &floor, &BTreeSet::new(), NOW, random) {
+        Decision::Retry { delay_ms, reason, .. } => (delay_ms, reason),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(waits(0.0), (10_000, "Retry-After 10000 ms".into()));
+    assert_eq!(waits(0.5), (11_000, "Retry-After 10000 ms, jitter + 1000 ms".into()));
+}
+
+#[test]
+fn an_override_changes_delay_and_budget_for_its_failures_only() {
+    let over = Override {
+        class: Some(class::RATE_LIMITED.into()),
+        code: None,
+        http_status: None,
+        backoff: Some(Backoff::Fixed(60_000)),
+        max_retries: Some(1),
+    };
+    let rate_limited = Lists { codes: vec!["slow".into()], ..Lists::default() };
+    let policy = Policy { overrides: vec![over], rate_limited, ..policy() };
+    let network = Outcome::failure(class::NETWORK, "m");
+    assert_eq!(
+        [0, 1, 2].map(|n| of(&task(n), &network, &policy)),
+        [Ok(100), Ok(200), Err(DeadReason::RetriesExhausted)]
+    );
+    // The class counts as ruled: a code that a list calls a rate limit is one.
+    let limited = Outcome::failure(class::PLATFORM_CODE, "m").with_code("slow");
+    assert_eq!([0, 1].map(|n| of(&task(n), &limited, &policy)), [Ok(60_000), Err(DeadReason::RetriesExhausted)]);
+    let Decision::Retry { reason, .. } = decide(&task(0), &limited, &policy, &BTreeSet::new(), NOW, 0.5) else {
+        panic!("a retry")
+    };
+    assert_eq!(reason, "policy \"default\", on class rate_limited: fixed delay");
+}
+
+#[test]
+fn a_variant_has_its_own_delay_and_budget() {
+    let variant = Variant { name: "fast".into(), weight: 1, backoff: Backoff::Fixed(7), max_retries: 1 };
+    let policy = Policy { variants: vec![variant], ..policy() };
+    let failure = Outcome::failure(class::NETWORK, "m");
+    assert_eq!([0, 1].map(|n| of(&task(n), &failure, &policy)), [Ok(7), Err(DeadReason::RetriesExhausted)]);
+}
+
+#[test]
+fn a_rate_limited_answer_holds_its_siblings_for_as_long_as_asked_within_the_cap() {
+    let with = |mode, over_cap| with_rule(mode, 500, over_cap);
+    let exact = with(RetryAfterMode::Exact, OverCap::Cap);
+    let hold = |ms, policy: &Policy| hold_for(&asked(ms), policy);
+    assert_eq!([0, -5, 499, 501].map(|ms| hold(ms, &exact)), [None, None, Some(499), Some(500)]);
+    assert_eq!(hold(501, &with(RetryAfterMode::Floor, OverCap::DeadLetter)), Some(500));
+    assert_eq!(hold(501, &with(RetryAfterMode::Exact, OverCap::Honour)), Some(501));
+    assert_eq!(hold(Millis::MAX, &with(RetryAfterMode::Exact, OverCap::Honour)), Some(LONGEST_DELAY_MS));
+    assert_eq!(hold(501, &with(RetryAfterMode::Ignore, OverCap::Honour)), None);
+    // Only a rate limit speaks for the others too, and only one that says how long.
+    let busy = Outcome::failure(class::SERVER_ERROR, "m").after(std::time::Duration::from_millis(100));
+    assert_eq!(hold_for(&busy, &exact), None);
+    assert_eq!(hold_for(&Outcome::failure(class::RATE_LIMITED, "m"), &exact), None);
+    assert_eq!(hold_for(&Outcome::success(), &exact), None);
+    let listed = Lists { classes: vec![class::SERVER_ERROR.into()], ..Lists::default() };
+    assert_eq!(hold_for(&busy, &Policy { rate_limited: listed, ..exact }), Some(100));
+}
+
+#[test]
 fn a_delay_that_is_a_rung_is_held_by_the_broker() {
     let rungs = BTreeSet::from([100, 200]);
-    let on_rung = |outcome: &Outcome| match decide(&task(0), outcome, &policy(), &rungs, NOW) {
+    let on_rung = |outcome: &Outcome| match decide(&task(0), outcome, &policy(), &rungs, NOW, 0.5) {
         Decision::Retry { on_rung, .. } => on_rung,
         other => panic!("{other:?}"),
     };
@@ -186,12 +250,12 @@ fn a_delay_that_is_a_rung_is_held_by_the_broker() {
 
 #[test]
 fn the_failure_is_recorded_as_ruled() {
-    let decision = decide(&task(0), &asked(1), &policy(), &BTreeSet::new(), NOW);
+    let decision = decide(&task(0), &asked(1), &policy(), &BTreeSet::new(), NOW, 0.5);
     let Decision::Retry { failure, .. } = decision else { panic!("a retry") };
     assert!(failure.fingerprint.starts_with("v1-"));
     // A message that tells what was asked groups with those that do not.
     let strict = with_rule(RetryAfterMode::Exact, 0, OverCap::DeadLetter);
-    let Decision::Die { failure: dead, .. } = decide(&task(0), &asked(1), &strict, &BTreeSet::new(), NOW) else {
+    let Decision::Die { failure: dead, .. } = decide(&task(0), &asked(1), &strict, &BTreeSet::new(), NOW, 0.5) else {
         panic!("dead")
     };
     assert_eq!(dead.fingerprint, failure.fingerprint);
@@ -201,13 +265,13 @@ fn the_failure_is_recorded_as_ruled() {
 fn a_lost_worker_spends_a_retry_and_names_itself() {
     let mut lost = task(0);
     lost.state.worker = Some("w1".into());
-    let Decision::Retry { failure, delay_ms, .. } = decide_lost(&lost, &policy(), &BTreeSet::new(), NOW) else {
+    let Decision::Retry { failure, delay_ms, .. } = decide_lost(&lost, &policy(), &BTreeSet::new(), NOW, 0.5) else {
         panic!("a retry")
     };
     assert_eq!((failure.class.as_str(), delay_ms), ("worker_lost", 100));
     assert!(failure.message.contains("w1"));
     assert!(matches!(
-        decide_lost(&task(2), &policy(), &BTreeSet::new(), NOW),
+        decide_lost(&task(2), &policy(), &BTreeSet::new(), NOW, 0.5),
         Decision::Die { reason: DeadReason::RetriesExhausted, .. }
     ));
 }
@@ -217,7 +281,13 @@ proptest! {
     fn whatever_comes_nothing_overflows_and_no_budget_is_exceeded(
         retry_count in 0_i64..10,
         max_retries in any::<i64>(),
-        step in any::<i64>(),
+        backoff in prop_oneof![
+            any::<i64>().prop_map(|step| Backoff::Steps(vec![step])),
+            (any::<i64>(), any::<i64>(), any::<f64>(), any::<f64>()).prop_map(|(base_ms, max_ms, multiplier, jitter)| {
+                Backoff::Exponential { base_ms, max_ms, multiplier, jitter }
+            }),
+        ],
+        random in 0.0_f64..1.0,
         delay_ms in any::<i64>(),
         cap_ms in any::<i64>(),
         deadline in proptest::option::of(any::<i64>()),
@@ -229,14 +299,17 @@ proptest! {
         let policy = Policy {
             max_retries,
             deadline_ms,
-            backoff: Backoff::Steps(vec![step]),
+            backoff,
             ..with_rule(mode, cap_ms, over_cap)
         };
         let mut task = task(retry_count);
         task.state.deadline = deadline;
-        match decide(&task, &asked(delay_ms), &policy, &BTreeSet::new(), now) {
+        let asked_ms = delay_ms;
+        match decide(&task, &asked(asked_ms), &policy, &BTreeSet::new(), now, random) {
             Decision::Retry { delay_ms, .. } => {
                 prop_assert!(retry_count < max_retries);
+                let kept = mode != RetryAfterMode::Ignore && asked_ms <= cap_ms.clamp(0, LONGEST_DELAY_MS);
+                prop_assert!(!kept || delay_ms >= asked_ms, "never earlier than asked within the cap");
                 prop_assert!((0..=LONGEST_DELAY_MS).contains(&delay_ms));
                 prop_assert!(deadline.is_none_or(|deadline| now.saturating_add(delay_ms) <= deadline));
             }

@@ -3,11 +3,20 @@
 //! Every field is optional here, so that one missing key never hides the other mistakes; what must be there is decided when the
 //! file is validated. Doc comments of fields are the descriptions in the schema.
 
+mod gate;
+mod policy;
+
+pub use gate::{RawBreaker, RawCap, RawConcurrency, RawFailureRate, RawLimit, RawMaxRatio, RawWhenOpen};
+pub use policy::{
+    RawBackoff, RawExponential, RawFallback, RawHours, RawLists, RawOn, RawOverCap, RawPermanent, RawPolicy,
+    RawRetryAfter, RawRetryAfterMode, RawVariant,
+};
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 
-use super::value::{AnyValue, Code, DurationText, SizeText, Spanned, Urls};
+use super::value::{AnyValue, DurationText, SizeText, Spanned, Urls};
 
 /// The config file of `redeliver`.
 #[derive(Debug, Default, serde::Deserialize, JsonSchema)]
@@ -31,6 +40,12 @@ pub struct RawFile {
     /// When and how often a failed task is tried again; the first match wins, a built-in last one is steps 15m, 30m, 45m.
     #[serde(default)]
     pub policy: Vec<Spanned<RawPolicy>>,
+    /// How many retries (or calls) may start, per shop, type or whatever a key is made of. What is over the limit waits; nothing is lost.
+    #[serde(default)]
+    pub limit: Vec<Spanned<RawLimit>>,
+    /// Stops all attempts of a key that keeps failing, until probes show that it works again.
+    #[serde(default)]
+    pub breaker: Vec<Spanned<RawBreaker>>,
 }
 
 /// `[broker]`
@@ -65,6 +80,9 @@ pub struct RawWorker {
     /// Unacked deliveries per lane; 0 would mean unlimited to RabbitMQ and is refused. Default: 256.
     #[schemars(range(min = 1, max = 65535))]
     pub prefetch: Option<Spanned<i64>>,
+    /// The share of the starts that retries take while new tasks wait, more than 0 and less than 1. Default: 0.30.
+    #[schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1))]
+    pub retry_share: Option<Spanned<f64>>,
     /// How long a claim holds without a heartbeat; one is sent every third of it. Default: `60s`.
     pub lease: Option<Spanned<DurationText>>,
     /// How long running attempts may go on after SIGTERM. Default: `30s`.
@@ -119,6 +137,8 @@ pub struct RawRoute {
     pub http: Option<Spanned<RawHttp>>,
     /// Runs a program. Either this or `http`.
     pub command: Option<Spanned<RawCommand>>,
+    /// Attempts at once over all workers of the store: a number, or a number per label as in `{ per = "label.shop", max = 2 }`.
+    pub concurrency: Option<Spanned<RawConcurrency>>,
 }
 
 /// `http = { … }` of a `[[route]]`
@@ -160,114 +180,4 @@ pub struct RawCommand {
     /// Variables of a clean environment: `NAME` is inherited, `NAME=value` is set.
     #[serde(default)]
     pub env: Vec<Spanned<String>>,
-}
-
-/// `[[policy]]`
-#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RawPolicy {
-    /// Unique; `default` is the built-in last one's.
-    pub name: Option<Spanned<String>>,
-    /// Task types it is for, as an AMQP topic pattern. Default: `#`, every type.
-    #[serde(rename = "type")]
-    pub task_type: Option<Spanned<String>>,
-    /// Labels a task must have, with these values.
-    #[serde(default)]
-    pub labels: BTreeMap<String, String>,
-    /// Failed attempts that are followed by another. Default: the number of steps, else 3.
-    #[schemars(range(min = 0, max = 1000))]
-    pub max_retries: Option<Spanned<i64>>,
-    /// The delays. Default: steps 15m, 30m, 45m.
-    pub backoff: Option<Spanned<RawBackoff>>,
-    /// What a `Retry-After` does to them.
-    pub retry_after: Option<Spanned<RawRetryAfter>>,
-    /// From the task's creation; no attempt starts after it. Default: none.
-    pub deadline: Option<Spanned<DurationText>>,
-    /// Failures that deserve a retry although the defaults say otherwise.
-    pub retryable: Option<RawLists>,
-    /// Failures that do not although the defaults say otherwise.
-    pub permanent: Option<RawPermanent>,
-    /// Failures that mean "too fast".
-    pub rate_limited: Option<RawLists>,
-}
-
-/// `backoff = { … }`: exactly one shape.
-#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RawBackoff {
-    /// Retry n waits step n; retries beyond the last step wait the last one.
-    pub steps: Option<Spanned<Vec<Spanned<DurationText>>>>,
-    /// Every retry waits the same.
-    pub fixed: Option<Spanned<DurationText>>,
-}
-
-/// `retry_after = { … }`
-#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RawRetryAfter {
-    /// `exact` (default): replaces the computed delay; `floor`: never earlier than asked; `ignore`.
-    pub mode: Option<RawRetryAfterMode>,
-    /// The longest wait that is accepted as asked. Default: `120s`.
-    pub cap: Option<Spanned<DurationText>>,
-    /// Beyond the cap: `cap` (default) waits the cap, `honour` waits as asked, `dead_letter` gives up.
-    pub over_cap: Option<RawOverCap>,
-}
-
-/// See [`RawRetryAfter::mode`].
-#[derive(Debug, Clone, Copy, serde::Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum RawRetryAfterMode {
-    /// Replaces the computed delay.
-    Exact,
-    /// Never earlier than asked.
-    Floor,
-    /// Changes nothing.
-    Ignore,
-}
-
-/// See [`RawRetryAfter::over_cap`].
-#[derive(Debug, Clone, Copy, serde::Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum RawOverCap {
-    /// Waits the cap.
-    Cap,
-    /// Waits as long as asked.
-    Honour,
-    /// Gives up at once.
-    DeadLetter,
-}
-
-/// `retryable = { … }`, `rate_limited = { … }`
-#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RawLists {
-    /// Platform codes, as text or numbers.
-    #[serde(default)]
-    pub codes: Vec<Code>,
-    /// HTTP statuses.
-    #[serde(default)]
-    pub http_status: Vec<Spanned<i64>>,
-    /// Failure classes.
-    #[serde(default)]
-    pub classes: Vec<Spanned<String>>,
-}
-
-/// `permanent = { … }`
-#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RawPermanent {
-    /// Platform codes, as text or numbers.
-    #[serde(default)]
-    pub codes: Vec<Code>,
-    /// HTTP statuses.
-    #[serde(default)]
-    pub http_status: Vec<Spanned<i64>>,
-    /// Failure classes.
-    #[serde(default)]
-    pub classes: Vec<Spanned<String>>,
-    /// Regular expressions over the stderr of a command.
-    #[serde(default)]
-    pub stderr: Vec<Spanned<String>>,
 }
