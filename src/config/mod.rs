@@ -98,6 +98,8 @@ pub struct WorkerConfig {
     pub max_body: usize,
     /// How long a task of a type without route waits for one.
     pub no_route_hold: Duration,
+    /// The part of the starts that retries may take while new tasks wait.
+    pub retry_share: f64,
 }
 
 /// `[scheduler]`
@@ -238,6 +240,7 @@ impl Default for Config {
                 shutdown_grace: Duration::from_secs(30),
                 max_body: 1 << 20,
                 no_route_hold: Duration::ZERO,
+                retry_share: 0.30,
             },
             scheduler: SchedulerConfig {
                 grace: Duration::from_mins(1),

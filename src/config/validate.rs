@@ -72,6 +72,7 @@ pub(super) fn worker(raw: RawWorker, layers: &mut Layers<'_, '_, '_>) -> WorkerC
         shutdown_grace: shutdown_grace.0,
         max_body: usize::try_from(max_body.0).unwrap_or(usize::MAX),
         no_route_hold: no_route_hold.0,
+        retry_share: 0.30,
     }
 }
 
