@@ -6,6 +6,8 @@
 
 mod pause;
 mod rules;
+mod share;
 
 pub use pause::{pause_stops, queue_pause, type_pause};
 pub use rules::{BreakerRule, CapRule, FailureRate, Gates, LimitKind, LimitRule, Per, Rate, Subject, WhenOpen, Word};
+pub use share::{LaneTurn, Line, Share};
