@@ -33,6 +33,7 @@ pub(super) struct Offer {
 }
 
 /// Who starts next.
+#[expect(clippy::large_enum_variant, reason = "short-lived, and nearly always a message")]
 pub(super) enum Next {
     Message(Waiting),
     Held(Offer),
