@@ -380,6 +380,8 @@ pub struct WakeUp {
     pub id: String,
     /// The stamp it carries.
     pub stamp: Stamp,
+    /// The task's own priority.
+    pub priority: i64,
     /// Where to.
     pub queue: String,
     /// Over which lane, by which rung, and when.

@@ -552,7 +552,12 @@ impl Task {
         let route = Outstanding { lane: self.stamp().lane(), rung_ms: 0, sent_at: now, arrives_at: now };
         self.state.outstanding = Some(route);
         self.state.wake_at = Some(wake_at);
-        WakeUp { id: self.spec.id.clone(), stamp: self.stamp(), queue: self.queue().to_owned(), route }
+        self.wake_up(route)
+    }
+
+    fn wake_up(&self, route: Outstanding) -> WakeUp {
+        let (spec, queue) = (&self.spec, self.queue().to_owned());
+        WakeUp { id: spec.id.clone(), stamp: self.stamp(), priority: spec.priority, queue, route }
     }
 }
 
@@ -586,7 +591,7 @@ fn retry(
     let route = Outstanding { lane: Lane::Retries, rung_ms: delay_ms, sent_at: now, arrives_at: due_at };
     state.outstanding = Some(route);
     state.wake_at = Some(due_at.saturating_add(settings.grace_ms));
-    Some(WakeUp { id: task.spec.id.clone(), stamp: task.stamp(), queue: task.queue().to_owned(), route })
+    Some(task.wake_up(route))
 }
 
 pub(super) fn circuit_open(breaker: &str) -> Failure {

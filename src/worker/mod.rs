@@ -8,6 +8,7 @@ mod attempt;
 mod fallback;
 mod feed;
 mod intake;
+mod lanes;
 mod leases;
 mod outbox;
 mod plan;
@@ -35,6 +36,7 @@ use crate::store::{Store, StoreError, Urgency};
 use crate::task::{Answer, Claimant, Command, Millis, Spec, Spot};
 use crate::telemetry::{Event, Observers};
 
+use lanes::Lanes;
 use leases::Leases;
 use outbox::Outbox;
 use pulse::Pulse;
@@ -83,6 +85,8 @@ pub(crate) struct Shared {
     pub slots: Arc<Semaphore>,
     /// Places per queue, for queues with a bound of their own.
     pub queue_slots: HashMap<String, Arc<Semaphore>>,
+    /// The lanes of each served queue: where held rows are offered for a start.
+    pub lanes: HashMap<String, Arc<Lanes>>,
     /// Wakes the scheduler before its time.
     pub nudge: Notify,
     /// Wakes admission: an event may have opened a gate.
@@ -119,6 +123,8 @@ impl Worker {
             .iter()
             .filter_map(|queue| queue.concurrency.map(|places| (queue.name.clone(), Arc::new(Semaphore::new(places)))))
             .collect();
+        let lanes =
+            served.iter().map(|queue| (queue.name.clone(), Arc::new(Lanes::new(plan.worker.retry_share)))).collect();
         let served: Vec<String> = served.into_iter().map(|queue| queue.name.clone()).collect();
         let tracker = TaskTracker::new();
         let pulse = Arc::new(Pulse::new());
@@ -138,6 +144,7 @@ impl Worker {
             outbox,
             slots: Arc::new(Semaphore::new(plan.worker.concurrency)),
             queue_slots,
+            lanes,
             nudge: Notify::new(),
             gate_moved: Notify::new(),
             marks: std::sync::Mutex::default(),
@@ -155,7 +162,7 @@ impl Worker {
         let deliveries = broker.consume(Arc::new(shared.plan.topology.clone()), consumption, watch).await?;
         tracker.spawn(outbox::run(Arc::clone(&shared), outbox_feed, tracker.clone()));
         tracker.spawn(scheduler::run(Arc::clone(&shared), tracker.clone()));
-        tracker.spawn(admission::run(Arc::clone(&shared), served.clone(), tracker.clone()));
+        tracker.spawn(admission::run(Arc::clone(&shared)));
         intake::spawn(&shared, &tracker, deliveries, &served);
         Ok(Worker { shared, tracker, heartbeats: Some(heartbeats) })
     }
@@ -216,6 +223,12 @@ impl Shared {
 
     pub fn queue_of(&self, task_type: &str) -> &str {
         crate::config::queue_of(&self.plan.queues, task_type)
+    }
+
+    /// How many attempts of that queue could start now.
+    pub fn free_places(&self, queue: &str) -> usize {
+        let own = self.queue_slots.get(queue).map_or(usize::MAX, |slots| slots.available_permits());
+        own.min(self.slots.available_permits())
     }
 
     /// Applies commands, again and again while the store is away; `None` when the worker ends before it came back.

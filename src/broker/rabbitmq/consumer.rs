@@ -43,6 +43,7 @@ pub(super) async fn start(
     limit: Duration,
 ) -> Result<Vec<Channel>, String> {
     let mut channels = Vec::new();
+    let mut lanes = Vec::new();
     let sender = intake.deliveries.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
     let Some(sender) = sender else { return Ok(channels) };
     for queue in &intake.consumption.queues {
@@ -58,7 +59,7 @@ pub(super) async fn start(
                 .map_err(|_| format!("consuming {name} took longer than {} s", limit.as_secs_f32()))?
                 .map_err(|error| format!("consuming {name}: {error}"))?;
             channels.push(channel.clone());
-            let lane = LaneConsumer {
+            lanes.push(LaneConsumer {
                 queue: queue.clone(),
                 source,
                 name,
@@ -68,9 +69,13 @@ pub(super) async fn start(
                 stopped: intake.stopped.clone(),
                 deliveries: sender.clone(),
                 limit,
-            };
-            intake.running.spawn(lane.run());
+            });
         }
+    }
+    // None hands anything on before all are open: each lane has a prefetch of its own, so the worker sees the heads of both from
+    // the beginning and can give each its share.
+    for lane in lanes {
+        intake.running.spawn(lane.run());
     }
     Ok(channels)
 }
