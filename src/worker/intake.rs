@@ -19,9 +19,9 @@ use crate::task::{
 };
 use crate::telemetry::Event;
 
-use super::Shared;
 use super::attempt::{self, LONGEST_HOLD, Places, ack, after_buried};
 use super::outbox::Letter;
+use super::{Shared, after_you};
 
 /// The most deliveries of one claim batch.
 const BATCH: usize = 128;
@@ -117,6 +117,8 @@ async fn take_in(
             () = shared.stop_intake.cancelled() => break,
             places = first_places(&shared, queue_slots.as_ref()), if !waiting.is_empty() => {
                 let Some(places) = places else { break };
+                // Attempts that end together free their places one by one: let them, so that one batch takes all of these.
+                after_you().await;
                 let batch = gather(&shared, queue_slots.as_ref(), places, &mut waiting);
                 if !batch.is_empty() {
                     tracker.spawn(start(Arc::clone(&shared), tracker.clone(), batch));
