@@ -23,7 +23,7 @@ use crate::telemetry::Event;
 use super::attempt::{self, LONGEST_HOLD, Places, ack, after_buried};
 use super::lanes::{Buffer, Lanes, Next, Offer, Waiting};
 use super::outbox::Letter;
-use super::{Shared, fallback};
+use super::{Shared, after_you, fallback};
 
 /// The most deliveries of one claim batch.
 const BATCH: usize = 128;
@@ -148,6 +148,8 @@ impl Intake {
                 () = shared.stop_intake.cancelled() => break,
                 places = first_places(&shared, queue_slots.as_ref()), if waits && open => {
                     let Some(places) = places else { break };
+                    // Attempts that end together free their places one by one: let them, so that one batch takes all of these.
+                    after_you().await;
                     self.start_some(places);
                 }
                 () = tokio::time::sleep_until(opens_at.unwrap_or_else(Instant::now)), if waits && !open => {}

@@ -14,6 +14,7 @@ mod outbox;
 mod plan;
 mod pulse;
 mod scheduler;
+mod settle;
 mod stall;
 
 pub use feed::dispatch_once;
@@ -21,6 +22,7 @@ pub use plan::{Plan, RouteError};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -81,6 +83,8 @@ pub(crate) struct Shared {
     pub leases: Arc<Leases>,
     pub pulse: Arc<Pulse>,
     pub outbox: Outbox,
+    /// Attempts that have ended and are to be settled together.
+    pub ended: settle::Gathering,
     /// Places for attempts.
     pub slots: Arc<Semaphore>,
     /// Places per queue, for queues with a bound of their own.
@@ -142,6 +146,7 @@ impl Worker {
             leases: Arc::clone(&leases),
             pulse: Arc::clone(&pulse),
             outbox,
+            ended: settle::Gathering::default(),
             slots: Arc::new(Semaphore::new(plan.worker.concurrency)),
             queue_slots,
             lanes,
@@ -322,6 +327,20 @@ impl SessionWatch for MissingWriter {
         let commands = queues.into_iter().map(|queue| Command::DirtyDlq { queue }).collect();
         self.0.store.apply(Urgency::Normal, commands).await.map(drop).map_err(|error| error.to_string())
     }
+}
+
+/// Lets the tasks go first that are ready now. Unlike tokio's own yield this stands in a line from which any thread may take it,
+/// so a handler that blocks this thread does not hold it up.
+async fn after_you() {
+    let mut stepped_back = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut stepped_back, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// `host-pid-random`: a process that comes back with the same pid must not look like the one that died.
