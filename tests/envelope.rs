@@ -259,8 +259,10 @@ fn a_refused_message_has_the_same_id_at_every_delivery_and_another_message_anoth
 #[test]
 fn the_row_for_a_conflict_can_be_found_by_type_and_label() {
     let new = accepted(r#"{"type":"report.render","labels":{"shop":"1"}}"#);
-    let spec = &new.refusal.spec;
-    assert_eq!((spec.task_type.as_str(), new.refusal.queue.as_str()), ("report.render", "default"));
+    let refusal = new.refusal.refusal(&new.spec, &new.queue);
+    let spec = &refusal.spec;
+    assert_eq!(spec.id, new.refusal.id());
+    assert_eq!((spec.task_type.as_str(), refusal.queue.as_str()), ("report.render", "default"));
     assert_eq!(spec.labels, new.spec.labels);
     assert_ne!(spec.id, new.spec.id);
     assert_eq!((&spec.idempotency_key, spec.raw.is_some()), (&None, true));

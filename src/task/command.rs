@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::policy::TopicPattern;
 
 use super::{
-    Attachment, Attempt, DeadReason, Decision, Failure, LaneKey, Millis, Outstanding, Spec, Spot, Stamp, Status, Task,
-    TaskResult,
+    Attachment, Attempt, DeadReason, Decision, Failure, IfTaken, LaneKey, Millis, Outstanding, Spec, Spot, Stamp,
+    Status, Task, TaskResult,
 };
 
 /// The times that transitions use; from the `[scheduler]` and `[broker]` sections.
@@ -71,8 +71,8 @@ pub struct NewTask {
     pub deadline: Option<Millis>,
     /// The broker says this delivery may have been seen before.
     pub redelivered: bool,
-    /// Where its row goes if the id or key is taken by another payload.
-    pub refusal: Refusal,
+    /// The row it becomes if the id or key is taken by another payload.
+    pub refusal: IfTaken,
     /// Who would run it now; `None` commits it as pending.
     pub claimant: Option<Claimant>,
     /// Whether a wake-up for it is published right after the commit (the doors that have no delivery of their own).

@@ -20,7 +20,7 @@ pub use canonical::{MAX_DEPTH, canonical_payload_hash};
 pub use envelope::{Envelope, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY};
 
 /// Where a submission came from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The AMQP routing key.
     pub routing_key: String,
@@ -32,12 +32,61 @@ pub struct Origin {
 
 /// A submission, read.
 #[derive(Debug, Clone)]
-#[expect(clippy::large_enum_variant, reason = "short-lived, one per delivery")]
 pub enum ReadSubmission {
     /// It can become a runnable task.
     New(NewTask),
     /// It cannot.
     Refused(Refusal),
+}
+
+/// The dead row of a submission whose id or key turns out to be taken by another payload. Making it hashes the body and copies
+/// it, and hardly any submission comes to that, so it is made when it is needed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum IfTaken {
+    /// To be made from what arrived.
+    Arrived(Arc<Arrived>),
+    /// This one.
+    Row(Box<Refusal>),
+}
+
+/// A submission as it arrived.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Arrived {
+    /// All of the body.
+    pub body: Box<[u8]>,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+impl From<Refusal> for IfTaken {
+    fn from(refusal: Refusal) -> IfTaken {
+        IfTaken::Row(Box::new(refusal))
+    }
+}
+
+impl IfTaken {
+    /// The row's id.
+    pub fn id(&self) -> String {
+        match self {
+            IfTaken::Arrived(arrived) => refusal_id(&arrived.body, &arrived.origin).to_string(),
+            IfTaken::Row(refusal) => refusal.spec.id.clone(),
+        }
+    }
+
+    /// The row for the submission that was read as `spec` and would have gone to `queue`.
+    pub fn refusal(&self, spec: &Spec, queue: &str) -> Refusal {
+        let arrived = match self {
+            IfTaken::Arrived(arrived) => arrived,
+            IfTaken::Row(refusal) => return (**refusal).clone(),
+        };
+        let (body, now) = (&arrived.body, spec.created_at);
+        let mut refusal = refusal(body, &arrived.origin, body.len(), now, |_| queue.to_owned());
+        // Known here, and what people look for it by.
+        refusal.spec.task_type.clone_from(&spec.task_type);
+        refusal.spec.payload_hash = canonical_payload_hash(&spec.task_type, &refusal.spec.payload);
+        refusal.spec.labels.clone_from(&spec.labels);
+        refusal
+    }
 }
 
 /// Why a submission cannot be a task. The texts go to people, in the row's failure.
@@ -114,19 +163,13 @@ pub fn read_submission(
     match read {
         Ok(Accepted { spec, times }) => {
             let queue = queue_of(&spec.task_type);
-            let mut refusal = refusal(body, origin, max_body, now, &queue_of);
-            // Known here, and what people look for it by.
-            refusal.spec.task_type.clone_from(&spec.task_type);
-            refusal.spec.payload_hash = canonical_payload_hash(&spec.task_type, &refusal.spec.payload);
-            refusal.spec.labels.clone_from(&spec.labels);
-            refusal.queue.clone_from(&queue);
             ReadSubmission::New(NewTask {
                 spec,
                 queue,
                 not_before: times.not_before,
                 deadline: times.deadline,
                 redelivered: origin.redelivered,
-                refusal,
+                refusal: IfTaken::Arrived(Arc::new(Arrived { body: body.into(), origin: origin.clone() })),
                 claimant: None,
                 publish: false,
                 rejected: false,

@@ -168,12 +168,12 @@ impl Rows {
 
     /// The id, key or hash is known. The same payload is the same task; another one is a conflict, and the first is untouched.
     fn submit_again(&mut self, known: Task, new: NewTask, now: Millis, settings: &Settings) -> Answer {
-        if known.spec.raw.is_some() && known.spec.id == new.refusal.spec.id {
+        if known.spec.raw.is_some() && known.spec.id == new.refusal.id() {
             return Refused(Box::new(known));
         }
         let known_hash = known.spec.hash_of_payload();
         if known_hash != new.spec.payload_hash {
-            let mut refusal = new.refusal;
+            let mut refusal = new.refusal.refusal(&new.spec, &new.queue);
             refusal.reason = DeadReason::DuplicateConflict;
             refusal.failure = Failure::new(
                 "duplicate_conflict",
