@@ -147,8 +147,7 @@ impl Rows {
     pub fn take_changes(&mut self) -> Changes {
         let created = std::mem::take(&mut self.created);
         let changed = std::mem::take(&mut self.changed);
-        let pick =
-            |ids: &[String]| -> Vec<Task> { ids.iter().filter_map(|id| self.tasks.get(id)).cloned().collect() };
+        let pick = |ids: &[String]| -> Vec<Task> { ids.iter().filter_map(|id| self.tasks.get(id)).cloned().collect() };
         let new: BTreeSet<&String> = created.iter().collect();
         let updated: Vec<String> = changed.into_iter().filter(|id| !new.contains(id)).collect();
         Changes {
