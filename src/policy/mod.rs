@@ -4,6 +4,7 @@
 
 mod backoff;
 mod classify;
+mod explain;
 mod hours;
 mod retry_after;
 mod rule;
@@ -12,6 +13,7 @@ mod variant;
 
 pub use backoff::{Backoff, MAX_RUNGS};
 pub use classify::{Disposition, Lists, Ruling, classify};
+pub use explain::{Due, Ends, Explanation, Timetable};
 pub use hours::{Hours, find_zone, parse_time_of_day};
 pub use retry_after::{OverCap, RetryAfterMode, RetryAfterRule, parse_retry_after};
 pub use rule::{Fallback, Mismatch, Override, Policy, Schedule};
