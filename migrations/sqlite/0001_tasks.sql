@@ -52,7 +52,14 @@ CREATE TABLE tasks (
     sent_rung_ms INTEGER,
     sent_at INTEGER,
     arrives_at INTEGER,
+    -- What holds it, its turn among what is held, and when waiting for a breaker ends it.
     held_by TEXT,
+    held_turn TEXT NOT NULL DEFAULT '',
+    park_until INTEGER,
+    -- What its running claim keeps of the gates it went through, as JSON.
+    passes TEXT,
+    -- The variant of its policy that it keeps for life.
+    variant TEXT,
     dlq_copy TEXT NOT NULL DEFAULT 'none'
         CONSTRAINT dlq_copy_is_known CHECK (dlq_copy = 'none' OR dlq_copy = 'wanted' OR dlq_copy = 'present'),
     dlq_at INTEGER,
@@ -91,6 +98,7 @@ CREATE TABLE tasks (
     CONSTRAINT unfinished_has_an_alarm
         CHECK (wake_at IS NOT NULL OR status = 'succeeded' OR status = 'dead' OR status = 'discarded' OR status = 'cancelled'),
     CONSTRAINT held_is_waiting CHECK (held_by IS NULL OR status = 'pending' OR status = 'retry_waiting'),
+    CONSTRAINT held_has_a_queue CHECK (held_by IS NULL OR queue IS NOT NULL),
     CONSTRAINT copy_is_of_a_dead_task CHECK (dlq_copy = 'none' OR status = 'dead'),
     CONSTRAINT wanted_copy_has_a_time CHECK (dlq_copy <> 'wanted' OR dlq_at IS NOT NULL),
     CONSTRAINT outstanding_is_whole CHECK (sent_lane IS NULL AND sent_at IS NULL
@@ -118,7 +126,7 @@ CREATE INDEX tasks_feed ON tasks (queue, wake_at)
     WHERE status = 'pending' AND sent_at IS NULL AND held_by IS NULL AND queue IS NOT NULL;
 CREATE INDEX tasks_unrouted ON tasks (status) WHERE status = 'pending' AND queue IS NULL;
 CREATE INDEX tasks_outstanding ON tasks (coalesce(queue, 'default')) WHERE sent_lane = 'tasks';
-CREATE INDEX tasks_held ON tasks (held_by, due_at) WHERE held_by IS NOT NULL;
+CREATE INDEX tasks_held ON tasks (held_by, queue, held_turn, due_at) WHERE held_by IS NOT NULL;
 -- Holds all that a pass over the DLQ reads.
 CREATE INDEX tasks_dead ON tasks (coalesce(queue, 'default'), id, dlq_copy, generation, retry_count, ended_at)
     WHERE status = 'dead';
@@ -208,6 +216,12 @@ CREATE TABLE dlqs (
     pass_until INTEGER NOT NULL,
     pass_began INTEGER NOT NULL,
     strangers INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What gates remember, as JSON; a gate that was never used has no row.
+CREATE TABLE gates (
+    key TEXT NOT NULL PRIMARY KEY,
+    state TEXT NOT NULL CHECK (json_valid(state))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE pauses (

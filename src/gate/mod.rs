@@ -4,8 +4,23 @@
 //! what it remembers lies in the store under the gate's key, so all workers share it and a restart forgets nothing. Pure: no
 //! I/O, no clock, no random source.
 
+mod admission;
+mod breaker;
+mod key;
+mod limit;
 mod pause;
+mod ramp;
 mod rules;
+mod state;
 
+#[cfg(test)]
+mod tests;
+
+pub use admission::{Chance, HeldGate, chances, in_turns};
+pub use breaker::{Breaker, Evidence, PersonsWord, Phase, Turn};
+pub use key::{GateOf, RuleOf, Way};
+pub use limit::{Cell, Window};
 pub use pause::{pause_stops, queue_pause, type_pause};
+pub use ramp::Ramp;
 pub use rules::{BreakerRule, CapRule, FailureRate, Gates, LimitKind, LimitRule, Per, Rate, Subject, WhenOpen, Word};
+pub use state::{GateState, Look, Pass, Place, hold, leave, look, settle, take};

@@ -3,7 +3,7 @@
 //! It is small and plain on purpose: one lock, and questions are answered by looking at every row. What it holds is gone
 //! with the process.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use super::{
     Alarm, Clock, Comparison, DeadRow, Filter, Page, Pause, Store, StoreError, StoreReport, Urgency, bad_cursor,
 };
+use crate::gate::{Chance, GateState, HeldGate, in_turns};
 use crate::task::{
     Answer, Attempt, AttemptOutcome, Command, DlqCopy, DlqLedger, Lane, LaneKey, LaneLedger, Millis, Rows, Settings,
     Spec, State, Status, Task, TaskResult,
@@ -219,12 +220,50 @@ impl Store for MemoryStore {
         Ok(self.inner().rows.tasks().filter(on_lane).take(limit).count())
     }
 
-    async fn admissible(&self, queues: &[String], _now: Millis, limit: usize) -> Result<Vec<Task>, StoreError> {
-        let shut: Vec<String> = self.inner().pauses.keys().cloned().collect();
-        Ok(self.sorted(limit, |task| {
-            let open = task.state.held_by.as_ref().is_some_and(|gate| !shut.contains(gate));
-            (open && queues.iter().any(|queue| queue == task.queue())).then_some(task.state.due_at)
-        }))
+    async fn held_gates(&self, queues: &[String]) -> Result<Vec<HeldGate>, StoreError> {
+        let inner = self.inner();
+        let mut gates = BTreeSet::new();
+        for task in inner.rows.tasks() {
+            let Some(gate) = &task.state.held_by else { continue };
+            if !inner.pauses.contains_key(gate) && queues.iter().any(|queue| queue == task.queue()) {
+                gates.insert((gate.clone(), task.queue().to_owned()));
+            }
+        }
+        let with_state = |(gate, queue): (String, String)| {
+            let state = inner.rows.gates.get(&gate).cloned();
+            HeldGate { gate, queue, state }
+        };
+        Ok(gates.into_iter().map(with_state).collect())
+    }
+
+    async fn held_heads(&self, chance: &Chance, after: &str) -> Result<Vec<Task>, StoreError> {
+        let held = |task: &Task| {
+            let of_chance = task.state.held_by.as_ref() == Some(&chance.gate) && task.queue() == chance.queue;
+            of_chance.then_some(task.state.due_at)
+        };
+        let held = self.sorted(usize::MAX, held);
+        let turns: BTreeSet<&str> = held.iter().map(|task| task.state.held_turn.as_str()).collect();
+        let of_each = (chance.most / turns.len().clamp(1, chance.most.max(1))).max(1);
+        let heads = in_turns(held.clone(), after, |task| (&task.state.held_turn, task.state.due_at));
+        let mut given: HashMap<String, usize> = HashMap::new();
+        let mut within = |task: &Task| {
+            let of_turn = given.entry(task.state.held_turn.clone()).or_insert(0);
+            *of_turn += 1;
+            *of_turn <= of_each
+        };
+        Ok(heads.into_iter().filter(|task| within(task)).take(chance.most).collect())
+    }
+
+    async fn held_counts(&self) -> Result<BTreeMap<String, i64>, StoreError> {
+        let mut counts = BTreeMap::new();
+        for gate in self.inner().rows.tasks().filter_map(|task| task.state.held_by.clone()) {
+            *counts.entry(gate).or_insert(0) += 1;
+        }
+        Ok(counts)
+    }
+
+    async fn gates(&self) -> Result<Vec<(String, GateState)>, StoreError> {
+        Ok(self.inner().rows.gates.iter().map(|(key, state)| (key.clone(), state.clone())).collect())
     }
 
     async fn outside_changes(&self) -> Result<i64, StoreError> {

@@ -15,6 +15,7 @@ use thiserror::Error;
 
 pub use clock::Clock;
 
+use crate::gate::{Chance, GateState, HeldGate};
 use crate::policy::TopicPattern;
 use crate::task::{
     Answer, Attempt, Command, DeadReason, DlqCopy, DlqLedger, LaneKey, LaneLedger, Millis, Stamp, Status, Task,
@@ -201,8 +202,18 @@ pub trait Store: Send + Sync + 'static {
     /// How many wake-ups of the queue's tasks lane are outstanding, counted up to `limit`.
     async fn outstanding(&self, queue: &str, limit: usize) -> Result<usize, StoreError>;
 
-    /// Held rows of `queues` whose gate is open now, oldest first.
-    async fn admissible(&self, queues: &[String], now: Millis, limit: usize) -> Result<Vec<Task>, StoreError>;
+    /// The gates that hold rows of `queues`, without pauses in force; at most some thousands of them.
+    async fn held_gates(&self, queues: &[String]) -> Result<Vec<HeldGate>, StoreError>;
+
+    /// Rows that a gate holds, up to `most` in any order: the oldest of each turn, for as many turns as there is room for, those after
+    /// the turn `after` first; more of each while there are fewer turns.
+    async fn held_heads(&self, chance: &Chance, after: &str) -> Result<Vec<Task>, StoreError>;
+
+    /// How many rows each gate holds.
+    async fn held_counts(&self) -> Result<BTreeMap<String, i64>, StoreError>;
+
+    /// The gates that have a state, by key.
+    async fn gates(&self) -> Result<Vec<(String, GateState)>, StoreError>;
 
     /// A number that changes when another process has committed. Equal numbers mean nothing new from outside.
     async fn outside_changes(&self) -> Result<i64, StoreError>;

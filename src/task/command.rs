@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::gate::{Gates, PersonsWord, Turn};
 use crate::policy::TopicPattern;
 
 use super::{
@@ -50,6 +51,8 @@ pub struct Claimant {
     pub worker: String,
     /// The task types it can run; `None`: every type. A task of another type stays waiting.
     pub serves: Option<Arc<[TopicPattern]>>,
+    /// The gates in force.
+    pub gates: Arc<Gates>,
 }
 
 impl Claimant {
@@ -111,6 +114,53 @@ pub struct Settlement {
     pub attachments: Vec<Attachment>,
     /// What it means for the task.
     pub decision: Decision,
+    /// What ends the task instead, should the decision be that it dies.
+    pub fallback: Option<Degraded>,
+    /// How long the other side asked to be left alone by tasks of the same key.
+    pub hold_ms: Option<Millis>,
+    /// The gates in force.
+    pub gates: Arc<Gates>,
+}
+
+impl Settlement {
+    /// The settlement of an attempt that brought nothing but its decision, where no gates are in force.
+    pub fn new(worker: impl Into<String>, decision: Decision) -> Settlement {
+        Settlement {
+            worker: worker.into(),
+            policy: None,
+            variant: None,
+            result: None,
+            cost: None,
+            attachments: Vec::new(),
+            decision,
+            fallback: None,
+            hold_ms: None,
+            gates: Arc::default(),
+        }
+    }
+}
+
+/// How a waiting task ends without an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// As a dead letter.
+    Dead {
+        /// Why.
+        reason: DeadReason,
+        /// For people.
+        failure: Failure,
+    },
+    /// By something that is not the real thing.
+    Degraded(Degraded),
+}
+
+/// An end by something that is not the real thing.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Degraded {
+    /// What it is: `cache` or `default`.
+    pub by: String,
+    /// What stands in for the result.
+    pub result: TaskResult,
 }
 
 /// One change to one row.
@@ -187,10 +237,24 @@ pub enum Command {
         id: String,
         /// What the message carries.
         stamp: Stamp,
-        /// Why.
-        reason: DeadReason,
-        /// For people.
-        failure: Failure,
+        /// How.
+        ending: Ending,
+    },
+    /// A held task may try its gates: the one way in which it starts.
+    Admit {
+        /// The task.
+        id: String,
+        /// The stamp that was read.
+        stamp: Stamp,
+        /// Who would run it.
+        claimant: Claimant,
+    },
+    /// A person opens or closes a breaker.
+    Breaker {
+        /// Its key.
+        key: String,
+        /// The person's word.
+        word: PersonsWord,
     },
     /// An alarm of a waiting row rang.
     Wake {
@@ -346,6 +410,15 @@ pub enum Answer {
         /// Which.
         by: String,
     },
+    /// Ended without an attempt, by something that is not the real thing.
+    Degraded(Box<Task>),
+    /// Due, but a breaker that falls back is open: the caller ends it by an intercept. Its alarm is one patience away.
+    Tripped {
+        /// As it stands.
+        task: Box<Task>,
+        /// The breaker.
+        by: String,
+    },
     /// The wake-up came before its time; the alarm keeps the time.
     Early,
     /// The stamp does not match.
@@ -404,4 +477,6 @@ pub struct Change {
     pub attempt: Attempt,
     /// The wake-up to publish to a rung, if one holds the wait.
     pub wake_up: Option<WakeUp>,
+    /// Breakers that it turned.
+    pub turns: Vec<(String, Turn)>,
 }

@@ -255,7 +255,7 @@ fn url_rest(bytes: &[u8]) -> usize {
 }
 
 /// Whether a run of letters and digits was made by a machine: hex of at least 8 with a digit in it, or at least 8 that change
-/// between letters and digits more than once. `http2` and `ORD4711` are words with a number.
+/// between letters and digits more than once. `http2`, `ORD4711` and `E1000000` are words with a number.
 fn is_id(word: &[u8]) -> bool {
     if let [b'0', b'x' | b'X', hex @ ..] = word {
         return !hex.is_empty() && hex.iter().all(u8::is_ascii_hexdigit);
@@ -265,7 +265,9 @@ fn is_id(word: &[u8]) -> bool {
         return false;
     }
     let changes = word.windows(2).filter(|pair| pair[0].is_ascii_digit() != pair[1].is_ascii_digit()).count();
-    changes > 1 || word.iter().all(u8::is_ascii_hexdigit)
+    // A prefix of up to three letters before a long number is how people number things, even where the letters are hex digits.
+    let prefix = count(word, |b| b.is_ascii_alphabetic());
+    changes > 1 || (word.iter().all(u8::is_ascii_hexdigit) && (prefix == 0 || prefix > 3))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod attempt;
 mod command;
 mod decide;
 mod fingerprint;
+mod gates;
 mod mirror;
 mod outcome;
 mod rows;
@@ -16,7 +17,9 @@ mod transition;
 mod wake;
 
 pub use attempt::{Attempt, AttemptOutcome};
-pub use command::{Answer, Change, Claimant, Command, NewTask, Refusal, Settings, Settlement, WakeUp};
+pub use command::{
+    Answer, Change, Claimant, Command, Degraded, Ending, NewTask, Refusal, Settings, Settlement, WakeUp,
+};
 pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost, hold_for};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
@@ -31,6 +34,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+use crate::gate::Pass;
 
 /// Milliseconds since the Unix epoch by the store's clock, or a length in milliseconds where a name ends in `_ms`.
 pub type Millis = i64;
@@ -337,6 +342,14 @@ pub struct State {
     pub outstanding: Option<Outstanding>,
     /// The gate it waits for.
     pub held_by: Option<String>,
+    /// Its turn among what is held: the narrowest key of its gates; empty while nothing holds it.
+    pub held_turn: String,
+    /// When waiting for a breaker ends it.
+    pub park_until: Option<Millis>,
+    /// What its running claim keeps of the gates it went through; empty while it does not run.
+    pub passes: Vec<Pass>,
+    /// The variant of its policy that it keeps for life, once decided.
+    pub variant: Option<String>,
     /// Its copy in the DLQ.
     pub dlq_copy: DlqCopy,
     /// When the sweeper may publish the wanted copy.

@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Attempt, Lane, Millis, Outstanding, Task, TaskResult};
+use crate::gate::GateState;
+
+use super::{Attempt, Lane, Millis, NewTask, Outstanding, Task, TaskResult};
 
 /// A lane of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,6 +75,12 @@ pub struct Rows {
     pub missing: BTreeMap<Spot, Millis>,
     /// Keys of the pauses in force.
     pub pauses: BTreeSet<String>,
+    /// States of the gates; one that is missing was never used.
+    pub gates: BTreeMap<String, GateState>,
+    /// Gates that hold rows which are not loaded.
+    pub crowded: BTreeSet<String>,
+    /// How many of the loaded rows each gate holds.
+    held: BTreeMap<String, usize>,
     /// Ledgers of the DLQs; a missing entry is the default.
     pub dlqs: BTreeMap<String, DlqLedger>,
     /// Attempts written since the last [`Rows::take_changes`].
@@ -83,6 +91,7 @@ pub struct Rows {
     changed_lanes: BTreeSet<LaneKey>,
     changed_missing: BTreeSet<Spot>,
     changed_dlqs: BTreeSet<String>,
+    changed_gates: BTreeSet<String>,
 }
 
 /// What a store has to write.
@@ -102,13 +111,15 @@ pub struct Changes {
     pub missing: Vec<(Spot, Millis)>,
     /// DLQ ledgers.
     pub dlqs: Vec<(String, DlqLedger)>,
+    /// Gates.
+    pub gates: Vec<(String, GateState)>,
 }
 
 impl Rows {
     /// Adds a row as the store has it.
     pub fn load(&mut self, task: Task) {
         self.index(&task);
-        self.tasks.insert(task.spec.id.clone(), task);
+        self.keep(task);
     }
 
     /// The task with that id.
@@ -155,6 +166,10 @@ impl Rows {
                 .into_iter()
                 .map(|queue| (queue.clone(), self.dlqs.get(&queue).cloned().unwrap_or_default()))
                 .collect(),
+            gates: std::mem::take(&mut self.changed_gates)
+                .into_iter()
+                .filter_map(|key| self.gates.get(&key).map(|state| (key.clone(), state.clone())))
+                .collect(),
         }
     }
 
@@ -165,7 +180,46 @@ impl Rows {
 
     pub(super) fn put(&mut self, task: Task) {
         self.changed.insert(task.spec.id.clone());
-        self.tasks.insert(task.spec.id.clone(), task);
+        self.keep(task);
+    }
+
+    /// Keeps a row and the count of what its gate holds.
+    fn keep(&mut self, task: Task) {
+        if let Some(gate) = &task.state.held_by {
+            *self.held.entry(gate.clone()).or_insert(0) += 1;
+        }
+        let old = self.tasks.insert(task.spec.id.clone(), task);
+        if let Some(gate) = old.and_then(|old| old.state.held_by)
+            && let Some(count) = self.held.get_mut(&gate)
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.held.remove(&gate);
+            }
+        }
+    }
+
+    /// Whether somebody waits for a gate.
+    pub(super) fn is_crowded(&self, gate: &str) -> bool {
+        self.held.contains_key(gate) || self.crowded.contains(gate)
+    }
+
+    pub(super) fn set_gate(&mut self, key: &str, state: GateState) {
+        self.changed_gates.insert(key.to_owned());
+        self.gates.insert(key.to_owned(), state);
+    }
+
+    /// The task that a submission already is, by its hash, its id or its key.
+    pub(super) fn known(&self, new: &NewTask) -> Option<&Task> {
+        let remembered = new
+            .spec
+            .submission_hash
+            .as_deref()
+            .filter(|_| new.redelivered)
+            .and_then(|hash| self.id_by_submission_hash(hash));
+        let by_key = || new.spec.idempotency_key.as_deref().and_then(|key| self.id_by_key(key));
+        let id = remembered.or_else(|| self.get(&new.spec.id).map(Task::id)).or_else(by_key)?;
+        self.get(id)
     }
 
     pub(super) fn add_attempt(&mut self, attempt: Attempt) {

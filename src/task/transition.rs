@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::gate::{Breaker, GateState, WhenOpen};
+
+use super::gates::{Gated, outcome_of};
 use super::{
     Answer::{self, *},
-    Attempt, AttemptOutcome, Change, Claimant, Command, DeadReason, Decision, DlqCopy, Failure, Lane, Millis, NewTask,
-    Outstanding, Refusal, Rows, Settings, Settlement, Spec, Stamp, State, Status, Task, WakeUp,
+    Attempt, AttemptOutcome, Change, Claimant, Command, DeadReason, Decision, Degraded, DlqCopy, Ending, Failure, Lane,
+    Millis, NewTask, Outstanding, Refusal, Rows, Settings, Settlement, Spec, Stamp, State, Status, Task, WakeUp,
 };
 
 /// The longest a held row goes unlooked-at.
@@ -18,9 +21,24 @@ impl Rows {
             Command::Submit(new) => self.submit(*new, now, settings),
             Command::Refuse(refusal) => self.refuse(*refusal, None, now, settings),
             Command::Claim { id, stamp, claimant } => match self.waiting(&id, stamp) {
-                Ok(task) => self.start(task, claimant, now, settings),
+                Ok(task) => self.start(task, claimant, false, now, settings),
                 Err(answer) => answer,
             },
+            Command::Admit { id, stamp, claimant } => match self.waiting(&id, stamp) {
+                Ok(task) if task.state.held_by.is_some() => self.start(task, Some(claimant), true, now, settings),
+                Ok(_) => Changed,
+                Err(answer) => answer,
+            },
+            Command::Breaker { key, word } => {
+                let known = self.gates.get(&key);
+                let mut breaker = match known {
+                    Some(GateState::Breaker(breaker)) => breaker.clone(),
+                    _ => Breaker::default(),
+                };
+                breaker.obey(word);
+                self.set_gate(&key, GateState::Breaker(breaker));
+                Done
+            }
             Command::Route { id, queue } => self.route(&id, queue),
             Command::Postpone { id, stamp, until } => match self.waiting(&id, stamp) {
                 Ok(task) => self.postpone(task, until),
@@ -49,8 +67,11 @@ impl Rows {
                 Ok(task) => self.release(task, nack, now, settings),
                 Err(answer) => answer,
             },
-            Command::Intercept { id, stamp, reason, failure } => match self.waiting(&id, stamp) {
-                Ok(task) => self.bury(task, reason, Some(failure), now, settings),
+            Command::Intercept { id, stamp, ending } => match self.waiting(&id, stamp) {
+                Ok(task) => match ending {
+                    Ending::Dead { reason, failure } => self.bury(task, reason, Some(failure), now, settings),
+                    Ending::Degraded(degraded) => self.degrade(task, degraded, now),
+                },
                 Err(answer) => answer,
             },
             Command::Wake { id, stamp, wake_at } => match self.waiting(&id, stamp) {
@@ -65,7 +86,7 @@ impl Rows {
             Command::RunNow { id } => match self.any_waiting(&id) {
                 Ok(mut task) => {
                     task.state.due_at = task.state.due_at.min(now);
-                    task.state.held_by = None;
+                    task.state.release_hold();
                     self.publish_now(task, now, settings)
                 }
                 Err(answer) => answer,
@@ -131,18 +152,7 @@ impl Rows {
     }
 
     fn submit(&mut self, new: NewTask, now: Millis, settings: &Settings) -> Answer {
-        let remembered = new
-            .spec
-            .submission_hash
-            .as_deref()
-            .filter(|_| new.redelivered)
-            .and_then(|hash| self.id_by_submission_hash(hash))
-            .map(str::to_owned);
-        let by_key = || new.spec.idempotency_key.as_deref().and_then(|key| self.id_by_key(key));
-        let known = remembered
-            .or_else(|| self.get(&new.spec.id).map(|task| task.spec.id.clone()))
-            .or_else(|| by_key().map(str::to_owned));
-        if let Some(known) = known.and_then(|id| self.get(&id).cloned()) {
+        if let Some(known) = self.known(&new).cloned() {
             return self.submit_again(known, new, now, settings);
         }
         let due_at = new.not_before.unwrap_or(now).max(now);
@@ -163,7 +173,7 @@ impl Rows {
         if due_at > now && task.state.deadline.is_none_or(|deadline| deadline >= due_at) {
             return Waiting(Box::new(task));
         }
-        self.start(task, new.claimant, now, settings)
+        self.start(task, new.claimant, false, now, settings)
     }
 
     /// The id, key or hash is known. The same payload is the same task; another one is a conflict, and the first is untouched.
@@ -182,7 +192,7 @@ impl Rows {
             return self.refuse(refusal, Some(known.spec.id.clone()), now, settings);
         }
         if known.state.status.is_waiting() && known.stamp() == Stamp::FIRST && !new.publish {
-            return self.start(known, new.claimant, now, settings);
+            return self.start(known, new.claimant, false, now, settings);
         }
         Duplicate { id: known.spec.id.clone(), status: known.state.status }
     }
@@ -201,33 +211,52 @@ impl Rows {
         Refused(Box::new(task))
     }
 
-    /// The one door to `running`: a waiting task whose stamp has been checked runs if it is due, in time and no gate is shut.
-    /// Without a claimant it stays pending with its alarm.
-    fn start(&mut self, mut task: Task, claimant: Option<Claimant>, now: Millis, settings: &Settings) -> Answer {
+    /// The one door to `running`: a waiting task whose stamp has been checked runs if it is due, in time and all its gates are open.
+    /// Without a claimant it stays pending with its alarm. `admitted`: it was held and its turn has come.
+    fn start(
+        &mut self,
+        mut task: Task,
+        claimant: Option<Claimant>,
+        admitted: bool,
+        now: Millis,
+        settings: &Settings,
+    ) -> Answer {
         if task.state.deadline.is_some_and(|deadline| deadline < now.max(task.state.due_at)) {
             let failure = task.state.failure.clone();
             return self.bury(task, DeadReason::DeadlineExceeded, failure, now, settings);
         }
-        let state = &mut task.state;
-        state.outstanding = None;
-        if state.due_at > now {
-            state.wake_at = Some(state.due_at);
+        task.state.outstanding = None;
+        if task.state.due_at > now {
+            task.state.wake_at = Some(task.state.due_at);
             self.put(task);
             return Early;
         }
-        if let Some(gate) = self.shut_gate(&task) {
-            return self.hold(task, gate, now);
+        if let Some(pause) = self.pause_of(&task) {
+            return self.hold(task, pause, String::new(), None, now);
         }
         let Some(claimant) = claimant.filter(|claimant| claimant.can_run(&task.spec.task_type)) else {
-            let state = &mut task.state;
-            state.held_by = None;
-            state.wake_at = Some(now.saturating_add(settings.patience_ms));
+            task.state.release_hold();
+            task.state.wake_at = Some(now.saturating_add(settings.patience_ms));
             self.put(task.clone());
             return Waiting(Box::new(task));
         };
+        match self.through_gates(&mut task, &claimant, admitted, now) {
+            Gated::Through => {}
+            Gated::Held { by, turn, park_until } => return self.hold(task, by, turn, park_until, now),
+            Gated::Tripped { by, when_open: WhenOpen::Fallback } => {
+                task.state.release_hold();
+                task.state.wake_at = Some(now.saturating_add(settings.patience_ms));
+                self.put(task.clone());
+                return Tripped { task: Box::new(task), by };
+            }
+            Gated::Tripped { by, .. } => {
+                let failure = task.state.failure.take().unwrap_or_else(|| circuit_open(&by));
+                return self.bury(task, DeadReason::CircuitOpen, Some(failure), now, settings);
+            }
+        }
         let state = &mut task.state;
         state.status = Status::Running;
-        state.held_by = None;
+        state.release_hold();
         state.wakes = 0;
         state.fence += 1;
         state.worker = Some(claimant.worker);
@@ -237,18 +266,30 @@ impl Rows {
         Run(Box::new(task))
     }
 
-    /// The pause that stops this task, if one does.
-    fn shut_gate(&self, task: &Task) -> Option<String> {
-        self.pauses.iter().find(|pause| crate::gate::pause_stops(pause, task.queue(), &task.spec.task_type)).cloned()
+    fn hold(&mut self, mut task: Task, by: String, turn: String, park_until: Option<Millis>, now: Millis) -> Answer {
+        let queue = task.queue().to_owned();
+        let state = &mut task.state;
+        // One that is passed over keeps its place and its alarm, and costs no write.
+        let same = state.held_by.as_ref() == Some(&by) && state.held_turn == turn && state.park_until == park_until;
+        if !same || state.outstanding.is_some() {
+            state.outstanding = None;
+            state.queue = Some(queue);
+            state.held_by = Some(by.clone());
+            state.held_turn = turn;
+            state.park_until = park_until;
+            state.wake_at = Some(state.held_look(now));
+            self.put(task);
+        }
+        Held { by }
     }
 
-    fn hold(&mut self, mut task: Task, gate: String, now: Millis) -> Answer {
-        let state = &mut task.state;
-        state.outstanding = None;
-        state.held_by = Some(gate.clone());
-        state.wake_at = Some(state.held_look(now));
-        self.put(task);
-        Held { by: gate }
+    /// Ends a waiting task by something that is not the real thing.
+    fn degrade(&mut self, mut task: Task, degraded: Degraded, now: Millis) -> Answer {
+        task.state.end(Status::Succeeded, now);
+        task.state.degraded = Some(degraded.by);
+        self.set_result(&task.spec.id, degraded.result);
+        self.put(task.clone());
+        Answer::Degraded(Box::new(task))
     }
 
     fn route(&mut self, id: &str, queue: String) -> Answer {
@@ -273,11 +314,11 @@ impl Rows {
     }
 
     fn settle(&mut self, mut task: Task, settlement: Settlement, now: Millis, settings: &Settings) -> Answer {
-        let (outcome, failure) = match &settlement.decision {
-            Decision::Succeed => (AttemptOutcome::Succeeded, None),
-            Decision::Retry { failure, .. } => (AttemptOutcome::Retried, Some(failure.clone())),
-            Decision::Die { failure, .. } => (AttemptOutcome::Died, Some(failure.clone())),
-        };
+        let (outcome, failure) = outcome_of(&settlement.decision);
+        let turns = self.tell_gates(&mut task, &settlement, now);
+        if task.state.variant.is_none() {
+            task.state.variant.clone_from(&settlement.variant);
+        }
         let attempt = Attempt {
             task_id: task.spec.id.clone(),
             fence: task.state.fence,
@@ -307,11 +348,19 @@ impl Rows {
             Decision::Retry { delay_ms, reason, on_rung, failure } => {
                 wake_up = retry(&mut task, delay_ms, reason, on_rung, failure, now, settings);
             }
-            Decision::Die { reason, failure } => task.state.die(reason, Some(failure), now, settings),
+            Decision::Die { reason, failure } => match settlement.fallback {
+                Some(degraded) => {
+                    task.state.end(Status::Succeeded, now);
+                    task.state.degraded = Some(degraded.by);
+                    task.state.failure = Some(failure);
+                    self.set_result(&task.spec.id, degraded.result);
+                }
+                None => task.state.die(reason, Some(failure), now, settings),
+            },
         }
         self.put(task.clone());
         self.add_attempt(attempt.clone());
-        Settled(Box::new(Change { task, attempt, wake_up }))
+        Settled(Box::new(Change { task, attempt, wake_up, turns }))
     }
 
     fn release(&mut self, mut task: Task, nack: bool, now: Millis, settings: &Settings) -> Answer {
@@ -332,6 +381,7 @@ impl Rows {
             cost: None,
             attachments: Vec::new(),
         };
+        self.leave_gates(&mut task);
         let state = &mut task.state;
         state.status = if state.stamp.retry_count == 0 { Status::Pending } else { Status::RetryWaiting };
         state.worker = None;
@@ -348,7 +398,7 @@ impl Rows {
         }
         self.put(task.clone());
         self.add_attempt(attempt.clone());
-        Settled(Box::new(Change { task, attempt, wake_up: None }))
+        Settled(Box::new(Change { task, attempt, wake_up: None, turns: Vec::new() }))
     }
 
     fn replay(&mut self, mut task: Task, note: Option<String>, now: Millis, settings: &Settings) -> Answer {
@@ -363,6 +413,7 @@ impl Rows {
         state.fence = old.fence;
         state.deadline = old.deadline.filter(|deadline| *deadline > now);
         state.failure = old.failure;
+        state.variant = old.variant;
         state.note = note;
         task.state = state;
         self.dlq_mut(&queue).dirty += 1;
@@ -377,6 +428,7 @@ impl Rows {
         now: Millis,
         settings: &Settings,
     ) -> Answer {
+        self.leave_gates(&mut task);
         task.state.die(reason, failure, now, settings);
         self.put(task.clone());
         Dead(Box::new(task))
@@ -440,6 +492,10 @@ impl State {
             wakes: 0,
             outstanding: None,
             held_by: None,
+            held_turn: String::new(),
+            park_until: None,
+            passes: Vec::new(),
+            variant: None,
             dlq_copy: DlqCopy::None,
             dlq_at: None,
             delay_ms: None,
@@ -452,7 +508,15 @@ impl State {
 
     /// When a held row is looked at again: at its deadline, at the latest in a day.
     pub(super) fn held_look(&self, now: Millis) -> Millis {
-        self.deadline.unwrap_or(Millis::MAX).min(now.saturating_add(HELD_LOOK_MS))
+        let ends = [self.deadline, self.park_until].into_iter().flatten().min();
+        ends.unwrap_or(Millis::MAX).min(now.saturating_add(HELD_LOOK_MS))
+    }
+
+    /// No gate holds it any more.
+    fn release_hold(&mut self) {
+        self.held_by = None;
+        self.held_turn = String::new();
+        self.park_until = None;
     }
 
     /// To a status in which nothing is waited for.
@@ -463,7 +527,7 @@ impl State {
         self.worker = None;
         self.started_at = None;
         self.outstanding = None;
-        self.held_by = None;
+        self.release_hold();
         self.dlq_copy = DlqCopy::None;
         self.dlq_at = None;
         self.ended_at = Some(now);
@@ -523,6 +587,10 @@ fn retry(
     state.outstanding = Some(route);
     state.wake_at = Some(due_at.saturating_add(settings.grace_ms));
     Some(WakeUp { id: task.spec.id.clone(), stamp: task.stamp(), queue: task.queue().to_owned(), route })
+}
+
+pub(super) fn circuit_open(breaker: &str) -> Failure {
+    Failure::new("circuit_open", format!("{breaker} is open"))
 }
 
 impl Spec {

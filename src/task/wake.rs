@@ -14,6 +14,12 @@ impl Rows {
             let failure = task.state.failure.clone();
             return self.bury(task, DeadReason::DeadlineExceeded, failure, now, settings);
         }
+        if let Some(by) = &task.state.held_by
+            && task.state.park_until.is_some_and(|end| end <= now)
+        {
+            let failure = task.state.failure.clone().unwrap_or_else(|| super::transition::circuit_open(by));
+            return self.bury(task, DeadReason::CircuitOpen, Some(failure), now, settings);
+        }
         if task.state.held_by.is_some() {
             task.state.wake_at = Some(task.state.held_look(now));
             self.put(task);

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::gate::Turn;
 use crate::task::{Attempt, DeadReason, Millis, Stamp, Status, Task, WakeUp};
 
 /// One fact. Every variant is emitted after its commit.
@@ -64,6 +65,13 @@ pub enum Event<'a> {
         id: &'a str,
         /// The gate.
         by: &'a str,
+    },
+    /// A breaker opened, opened again or closed.
+    BreakerTurned {
+        /// Its key.
+        breaker: &'a str,
+        /// Which way.
+        turn: Turn,
     },
     /// A wake-up was handed to the broker.
     WakeUpSent {
@@ -157,6 +165,8 @@ impl Observer for LogObserver {
                 tracing::debug!(task = id, stamp = %stamp, why, "stale wake-up dropped");
             }
             Event::Held { id, by } => tracing::debug!(task = id, gate = by, "task held"),
+            Event::BreakerTurned { breaker, turn: Turn::Closed } => tracing::info!(breaker, "breaker closed"),
+            Event::BreakerTurned { breaker, turn } => tracing::warn!(breaker, ?turn, "breaker open"),
             Event::WakeUpSent { wake_up, confirmed } => {
                 let (id, stamp) = (&wake_up.id, wake_up.stamp);
                 if *confirmed {

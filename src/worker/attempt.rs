@@ -126,6 +126,9 @@ async fn settle(shared: &Shared, task: &Task, report: Report, token: Option<Toke
         cost,
         attachments: report.attachments,
         decision,
+        fallback: None,
+        hold_ms: None,
+        gates: Arc::clone(&shared.claimant.gates),
     };
     commit_settlement(shared, task, settlement, token).await;
 }
@@ -204,12 +207,21 @@ pub(super) fn lost_settlement(shared: &Shared, task: &Task) -> Settlement {
         cost: None,
         attachments: Vec::new(),
         decision,
+        fallback: None,
+        hold_ms: None,
+        gates: Arc::clone(&shared.claimant.gates),
     }
 }
 
 /// Tells, publishes, and wakes the scheduler where the store holds the wait.
 pub(super) fn after_settled(shared: &Shared, change: Change) {
     shared.observers.emit(&Event::Settled { task: &change.task, attempt: &change.attempt });
+    for (breaker, turn) in &change.turns {
+        shared.observers.emit(&Event::BreakerTurned { breaker, turn: *turn });
+    }
+    if !shared.claimant.gates.is_empty() {
+        shared.gate_moved.notify_one();
+    }
     if let Some(wake) = change.wake_up {
         shared.outbox.send(Letter::WakeUp(wake));
     } else if change.task.state.status.is_waiting() {

@@ -14,14 +14,14 @@ use tokio_util::task::TaskTracker;
 use crate::broker::{Delivery, Parsed, Source, Token, parse};
 use crate::store::Urgency;
 use crate::task::{
-    Answer, Claimant, Command, DeadReason, Failure, Lane, LaneKey, Origin, ReadSubmission, Refusal, Stamp, Status,
-    Task, class, read_submission, refusal,
+    Answer, Claimant, Command, DeadReason, Ending, Failure, Lane, LaneKey, Origin, ReadSubmission, Refusal, Stamp,
+    Status, Task, class, read_submission, refusal,
 };
 use crate::telemetry::Event;
 
-use super::Shared;
 use super::attempt::{self, LONGEST_HOLD, Places, ack, after_buried};
 use super::outbox::Letter;
+use super::{Shared, fallback};
 
 /// The most deliveries of one claim batch.
 const BATCH: usize = 128;
@@ -334,6 +334,10 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
             }
             ack(Some(token)).await;
         }
+        Answer::Tripped { task, by } => {
+            ack(Some(token)).await;
+            fallback::tripped(shared, &task, &by).await;
+        }
         Answer::Dead(_) => {
             ack(Some(token)).await;
             after_buried(shared, vec![answer]);
@@ -354,6 +358,7 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
             if let What::WakeUp { id, .. } = &what {
                 shared.observers.emit(&Event::Held { id, by: &by });
             }
+            shared.gate_moved.notify_one();
             ack(Some(token)).await;
         }
         other => {
@@ -401,8 +406,10 @@ pub(super) async fn judge_no_route(shared: &Shared, task: &Task) {
         Command::Intercept {
             id,
             stamp,
-            reason: DeadReason::PermanentError,
-            failure: no_route_failure(&task.spec.task_type),
+            ending: Ending::Dead {
+                reason: DeadReason::PermanentError,
+                failure: no_route_failure(&task.spec.task_type),
+            },
         }
     };
     if let Some(answers) = shared.try_apply(vec![command]).await {

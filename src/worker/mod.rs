@@ -3,7 +3,9 @@
 //! Everything here is plumbing around [`crate::task::Rows`]: this module never decides what a failure means or when a task may
 //! run, and it acks nothing before a commit has left an alarm for the task or finished it.
 
+mod admission;
 mod attempt;
+mod fallback;
 mod feed;
 mod intake;
 mod leases;
@@ -83,6 +85,8 @@ pub(crate) struct Shared {
     pub queue_slots: HashMap<String, Arc<Semaphore>>,
     /// Wakes the scheduler before its time.
     pub nudge: Notify,
+    /// Wakes admission: an event may have opened a gate.
+    pub gate_moved: Notify,
     /// The latest arrival seen on each lane since it was last written.
     pub marks: std::sync::Mutex<BTreeMap<crate::task::LaneKey, Millis>>,
     /// No new attempt starts after this.
@@ -126,7 +130,7 @@ impl Worker {
         let serves = plan.routes.iter().map(|route| route.task_type.clone()).collect();
         let shared = Arc::new(Shared {
             rungs,
-            claimant: Claimant { worker: name.clone(), serves: Some(serves) },
+            claimant: Claimant { worker: name.clone(), serves: Some(serves), gates: Arc::clone(&plan.gates) },
             name,
             observers,
             leases: Arc::clone(&leases),
@@ -135,6 +139,7 @@ impl Worker {
             slots: Arc::new(Semaphore::new(plan.worker.concurrency)),
             queue_slots,
             nudge: Notify::new(),
+            gate_moved: Notify::new(),
             marks: std::sync::Mutex::default(),
             stop_intake: CancellationToken::new(),
             stop_attempts: CancellationToken::new(),
@@ -149,7 +154,8 @@ impl Worker {
         let watch = Arc::new(MissingWriter(Arc::clone(&shared)));
         let deliveries = broker.consume(Arc::new(shared.plan.topology.clone()), consumption, watch).await?;
         tracker.spawn(outbox::run(Arc::clone(&shared), outbox_feed, tracker.clone()));
-        tracker.spawn(scheduler::run(Arc::clone(&shared), served.clone(), tracker.clone()));
+        tracker.spawn(scheduler::run(Arc::clone(&shared), tracker.clone()));
+        tracker.spawn(admission::run(Arc::clone(&shared), served.clone(), tracker.clone()));
         intake::spawn(&shared, &tracker, deliveries, &served);
         Ok(Worker { shared, tracker, heartbeats: Some(heartbeats) })
     }

@@ -18,8 +18,8 @@ use crate::task::Settings;
 pub struct Plan {
     /// Retry rules.
     pub policies: Policies,
-    /// Limits, breakers and caps.
-    pub gates: Gates,
+    /// What can stop a due task.
+    pub gates: Arc<Gates>,
     /// Who runs which type; first match wins.
     pub routes: Vec<Route>,
     /// Every queue of the installation, in order.
@@ -67,7 +67,7 @@ impl Plan {
             Gates { routes: routes.iter().map(|route| route.task_type.clone()).collect(), ..config.gates.clone() };
         Plan {
             policies: config.policies.clone(),
-            gates,
+            gates: Arc::new(gates),
             routes,
             queues: config.queues.clone(),
             serve: Vec::new(),

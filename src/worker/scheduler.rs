@@ -1,5 +1,5 @@
-//! Acts when alarms ring (§4.2): ends leases, publishes what is due, judges what is late, feeds what others inserted, admits what
-//! gates held, sweeps DLQ copies.
+//! Acts when alarms ring (§4.2): ends leases, publishes what is due, judges what is late, feeds what others inserted, sweeps
+//! DLQ copies.
 //!
 //! Every worker runs it; compare-and-set in the store makes that safe. Each kind of alarm has its own bounded query, so that a
 //! hundred thousand rows of one kind never stand before another kind.
@@ -16,11 +16,11 @@ use crate::store::{Alarm, StoreError, Urgency};
 use crate::task::{Answer, Command, Millis, Spot, Task};
 use crate::telemetry::Event;
 
+use super::Shared;
 use super::attempt::{after_buried, after_settled, lost_settlement};
 use super::feed::{BATCH, feed, wake_command};
 use super::outbox::Letter;
 use super::stall::StallGuard;
-use super::{Shared, intake};
 
 /// The longest sleep, so that a lost nudge costs at most this.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -28,8 +28,6 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 const UNHEEDED_SLEEP: Duration = Duration::from_millis(100);
 /// How often the store is asked whether somebody outside wrote to it.
 const OUTSIDE_LOOK: Duration = Duration::from_millis(200);
-/// How long the round stands in line for a place for held rows.
-const ADMIT_WAIT: Duration = Duration::from_millis(50);
 /// Messages on their way out beyond which no DLQ copy is added.
 const MOST_WAITING: usize = 1_000;
 /// How often a spot is looked for in the broker at most.
@@ -38,7 +36,7 @@ const SPOT_LOOK_MS: Millis = 5_000;
 const DEPTH_LOOK_MS: Millis = 30_000;
 
 /// Runs until the worker ends.
-pub(super) async fn run(shared: Arc<Shared>, served: Vec<String>, tracker: TaskTracker) {
+pub(super) async fn run(shared: Arc<Shared>, tracker: TaskTracker) {
     let mut scheduler = Scheduler {
         guard: StallGuard::new(shared.plan.settings.lease_ms, shared.pulse.now()),
         looked_for: BTreeMap::new(),
@@ -46,7 +44,6 @@ pub(super) async fn run(shared: Arc<Shared>, served: Vec<String>, tracker: TaskT
         depths_looked_at: shared.pulse.now(),
         odd_since: BTreeMap::new(),
         passes: BTreeMap::new(),
-        served,
         tracker,
         shared,
     };
@@ -55,7 +52,6 @@ pub(super) async fn run(shared: Arc<Shared>, served: Vec<String>, tracker: TaskT
 
 struct Scheduler {
     shared: Arc<Shared>,
-    served: Vec<String>,
     tracker: TaskTracker,
     guard: StallGuard,
     /// When each spot was last looked for, by the monotonic clock.
@@ -106,6 +102,7 @@ impl Scheduler {
             loop {
                 tokio::time::sleep(OUTSIDE_LOOK).await;
                 if shared.store.outside_changes().await.ok() != seen {
+                    shared.gate_moved.notify_one();
                     return;
                 }
             }
@@ -129,9 +126,6 @@ impl Scheduler {
         }
         more |= self.send_copies().await?;
         more |= self.ring(Alarm::Retry).await?;
-        if !self.shared.stop_intake.is_cancelled() {
-            more |= self.admit().await?;
-        }
         more |= self.ring(Alarm::Sent).await?;
         let shared = Arc::clone(&self.shared);
         let fed = feed(shared.store.as_ref(), &shared.plan.queues, shared.plan.scheduler.lane_depth_cap, BATCH).await?;
@@ -271,59 +265,6 @@ impl Scheduler {
             }
         }
         Ok(rows.len() == BATCH)
-    }
-
-    /// Held rows whose gate has opened start here, without a message, while there are places.
-    async fn admit(&mut self) -> Result<bool, StoreError> {
-        let mut started = false;
-        for queue in self.served.clone() {
-            started |= self.admit_from(queue).await?;
-        }
-        Ok(started)
-    }
-
-    async fn admit_from(&mut self, queue: String) -> Result<bool, StoreError> {
-        let shared = Arc::clone(&self.shared);
-        let rows = shared.store.admissible(std::slice::from_ref(&queue), shared.store.now(), BATCH).await?;
-        let queue_slots = shared.queue_slots.get(&queue);
-        let mut places = Vec::new();
-        while places.len() < rows.len() {
-            let place = match intake::more_places(&shared, queue_slots) {
-                Some(place) => place,
-                // Newcomers wait in line for every place that comes free; stand in that line too, but not for long.
-                None if places.is_empty() => {
-                    match tokio::time::timeout(ADMIT_WAIT, intake::first_places(&shared, queue_slots)).await {
-                        Ok(Some(place)) => place,
-                        _ => break,
-                    }
-                }
-                None => break,
-            };
-            places.push(place);
-        }
-        let claims = rows.iter().take(places.len()).map(|task| Command::Claim {
-            id: task.id().to_owned(),
-            stamp: task.stamp(),
-            claimant: Some(shared.claimant.clone()),
-        });
-        let claims: Vec<Command> = claims.collect();
-        if claims.is_empty() {
-            return Ok(false);
-        }
-        let answers = shared.store.apply(Urgency::Normal, claims).await?;
-        let mut started = false;
-        for ((answer, place), row) in answers.into_iter().zip(places).zip(&rows) {
-            match answer {
-                Answer::Run(task) => {
-                    started = true;
-                    intake::launch(&shared, &self.tracker, *task, None, place);
-                }
-                Answer::Waiting(task) => intake::judge_no_route(&shared, &task).await,
-                Answer::Unprocessable { message } => self.set_aside(row.id().to_owned(), message).await?,
-                other => after_buried(&shared, vec![other]),
-            }
-        }
-        Ok(started)
     }
 
     /// A row that the store cannot process would ring for ever.

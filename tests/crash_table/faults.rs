@@ -9,6 +9,7 @@ use redeliver::broker::{
     Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadPass, Delivery, Difference, Message, Published, QueueDepth,
     SessionWatch, Topology, WAKE_UP_TYPE,
 };
+use redeliver::gate::{Chance, GateState, HeldGate};
 use redeliver::store::{Alarm, DeadRow, Filter, Page, Pause, Store, StoreError, StoreReport, Urgency};
 use redeliver::task::{
     Answer, Attempt, Command, DlqLedger, LaneKey, LaneLedger, Millis, Spot, Status, Task, TaskResult,
@@ -138,8 +139,20 @@ impl Store for WatchedStore {
         self.inner.outstanding(queue, limit).await
     }
 
-    async fn admissible(&self, queues: &[String], now: Millis, limit: usize) -> Result<Vec<Task>, StoreError> {
-        self.inner.admissible(queues, now, limit).await
+    async fn held_gates(&self, queues: &[String]) -> Result<Vec<HeldGate>, StoreError> {
+        self.inner.held_gates(queues).await
+    }
+
+    async fn held_heads(&self, chance: &Chance, after: &str) -> Result<Vec<Task>, StoreError> {
+        self.inner.held_heads(chance, after).await
+    }
+
+    async fn held_counts(&self) -> Result<BTreeMap<String, i64>, StoreError> {
+        self.inner.held_counts().await
+    }
+
+    async fn gates(&self) -> Result<Vec<(String, GateState)>, StoreError> {
+        self.inner.gates().await
     }
 
     async fn outside_changes(&self) -> Result<i64, StoreError> {

@@ -1,5 +1,6 @@
 //! What an action does: the worker, the broker and the people around the real rules.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redeliver::task::{
@@ -140,7 +141,7 @@ impl Redeliver {
 
     fn deliver(&self, w: &mut World, worker: usize, message: Message, acked: bool, witness: &Witness) {
         w.take(message);
-        let claimant = Some(Claimant { worker: String::new(), serves: None });
+        let claimant = Some(Claimant { worker: String::new(), serves: None, gates: Arc::default() });
         let command = match message {
             Message::Submission { task } => Command::Submit(Box::new(self.new_task(task, claimant))),
             Message::WakeUp { task, stamp, arrives_at, .. } => {
@@ -342,13 +343,5 @@ impl Redeliver {
 }
 
 fn settlement(decision: Decision) -> Box<Settlement> {
-    Box::new(Settlement {
-        worker: String::new(),
-        policy: None,
-        variant: None,
-        result: None,
-        cost: None,
-        attachments: Vec::new(),
-        decision,
-    })
+    Box::new(Settlement::new("", decision))
 }

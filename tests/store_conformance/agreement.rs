@@ -7,10 +7,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use redeliver::gate::{Gates, chances};
 use redeliver::store::memory::MemoryStore;
 use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
 use redeliver::store::{Alarm, Clock, Filter, Pause, Store, Urgency};
-use redeliver::task::{Command, DeadReason, Decision, Failure, Lane, LaneKey, Settings, Spot, Stamp, Status, Task};
+use redeliver::task::{
+    Command, DeadReason, Decision, Ending, Failure, Lane, LaneKey, Settings, Spot, Stamp, Status, Task,
+};
 
 use crate::fixture::{claim, die, new_task, refusal, result, retry_after, settlement, submit, url_in};
 
@@ -79,9 +82,11 @@ fn command(wish: &Wish, task: Option<&Task>, now: i64) -> Command {
         17..=20 => Command::Settle { id, fence, settlement },
         21 => Command::Lost { id, fence, wake_at, settlement },
         22 => Command::Release { id, fence, nack: b % 2 == 0 },
-        23 => {
-            Command::Intercept { id, stamp, reason: DeadReason::PermanentError, failure: Failure::new("no_route", "x") }
-        }
+        23 => Command::Intercept {
+            id,
+            stamp,
+            ending: Ending::Dead { reason: DeadReason::PermanentError, failure: Failure::new("no_route", "x") },
+        },
         24..=26 => Command::Wake { id, stamp, wake_at },
         27 => {
             let sent_at = task.and_then(|task| task.state.outstanding).map_or(now, |outstanding| outstanding.sent_at);
@@ -138,8 +143,14 @@ async fn all_answers(store: &dyn Store, now: i64) -> String {
     }
     tell("next alarm", &store.next_alarm().await.unwrap());
     let queues = QUEUES.map(str::to_owned);
-    let admissible = store.admissible(&queues, now, 1_000).await.unwrap();
-    tell("admissible", &admissible.iter().map(|task| task.id().to_owned()).collect::<Vec<_>>());
+    let held = store.held_gates(&queues).await.unwrap();
+    tell("held gates", &held);
+    for chance in chances(&held, &Gates::default(), 5, now).0 {
+        let heads = store.held_heads(&chance, "").await.unwrap();
+        tell("held heads", &heads.iter().map(|task| task.id().to_owned()).collect::<BTreeSet<_>>());
+    }
+    tell("held counts", &store.held_counts().await.unwrap());
+    tell("gates", &store.gates().await.unwrap());
     for queue in QUEUES {
         let fed = store.feed(queue, now, 1_000).await.unwrap();
         tell("feed", &fed.iter().map(|task| task.id().to_owned()).collect::<BTreeSet<_>>());

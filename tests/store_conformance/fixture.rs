@@ -94,7 +94,7 @@ pub fn refusal(id: &str) -> Refusal {
 }
 
 pub fn claimant() -> Claimant {
-    Claimant { worker: "worker 1".into(), serves: None }
+    Claimant { worker: "worker 1".into(), serves: None, gates: Arc::default() }
 }
 
 /// A submission of `id` that a worker would run at once.
@@ -121,15 +121,7 @@ pub fn claim(id: &str, stamp: Stamp) -> Command {
 }
 
 pub fn settlement(decision: Decision) -> Box<Settlement> {
-    Box::new(Settlement {
-        worker: "worker 1".into(),
-        policy: Some("default".into()),
-        variant: None,
-        result: None,
-        cost: None,
-        attachments: Vec::new(),
-        decision,
-    })
+    Box::new(Settlement { policy: Some("default".into()), ..Settlement::new("worker 1", decision) })
 }
 
 pub fn settle(id: &str, fence: i64, decision: Decision) -> Command {

@@ -1,5 +1,6 @@
 //! Pauses, held rows and who may be admitted.
 
+use redeliver::gate::{Gates, chances};
 use redeliver::store::Pause;
 use redeliver::task::{Answer, NewTask, Stamp};
 
@@ -19,7 +20,12 @@ async fn held(f: &Fixture, id: &str, queue: &str, task_type: &str) {
 
 async fn admissible(f: &Fixture, queues: &[&str], limit: usize) -> Vec<String> {
     let queues: Vec<String> = queues.iter().map(|queue| (*queue).to_owned()).collect();
-    let tasks = f.store.admissible(&queues, f.now(), limit).await.unwrap();
+    let held = f.store.held_gates(&queues).await.unwrap();
+    let mut tasks = Vec::new();
+    for chance in chances(&held, &Gates::default(), limit, f.now()).0 {
+        tasks.extend(f.store.held_heads(&chance, "").await.unwrap());
+    }
+    tasks.sort_by_key(|task| task.state.due_at);
     ids(&tasks).into_iter().map(str::to_owned).collect()
 }
 

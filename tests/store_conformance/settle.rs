@@ -1,7 +1,7 @@
 //! How attempts end.
 
 use redeliver::task::{
-    Answer, AttemptOutcome, Command, DeadReason, Decision, DlqCopy, Failure, Lane, Outstanding, Stamp, Status,
+    Answer, AttemptOutcome, Command, DeadReason, Decision, DlqCopy, Ending, Failure, Lane, Outstanding, Stamp, Status,
 };
 
 use crate::fixture::{RETRY_1, claim, die, failure, result, retry_after, settle, settlement};
@@ -138,7 +138,7 @@ conformance! {
     async fn an_intercepted_task_dies_without_an_attempt(f) {
         f.pending("a").await;
         let intercept = |stamp| Command::Intercept {
-            id: "a".into(), stamp, reason: DeadReason::PermanentError, failure: Failure::new("no_route", "nobody runs it"),
+            id: "a".into(), stamp, ending: Ending::Dead { reason: DeadReason::PermanentError, failure: Failure::new("no_route", "nobody runs it") },
         };
         assert_eq!(f.one(intercept(RETRY_1)).await, Answer::Stale { stamp: Stamp::FIRST });
         let answer = f.one(intercept(Stamp::FIRST)).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redeliver::gate::queue_pause;
 use redeliver::policy::TopicPattern;
 use redeliver::task::{
-    Answer, AttemptOutcome, Claimant, Command, DEFAULT_QUEUE, DeadReason, Decision, Lane, Stamp, Status,
+    Answer, AttemptOutcome, Claimant, Command, DEFAULT_QUEUE, DeadReason, Decision, Ending, Lane, Stamp, Status,
 };
 
 use crate::desk::{
@@ -171,7 +171,7 @@ fn a_held_row_whose_deadline_is_the_end_of_time_is_looked_at_every_day() {
 fn a_task_of_a_type_that_the_worker_does_not_serve_goes_on_waiting() {
     let mut desk = Desk::with_pending();
     let serves: Arc<[TopicPattern]> = [TopicPattern::new("mail.#").expect("a pattern")].into();
-    let claimant = Some(Claimant { worker: "w".into(), serves: Some(serves) });
+    let claimant = Some(Claimant { worker: "w".into(), serves: Some(serves), gates: Arc::default() });
     let answer = desk.apply(Command::Claim { id: ID.into(), stamp: Stamp::FIRST, claimant });
     assert!(matches!(answer, Answer::Waiting(_)));
     assert_eq!((desk.row().status, desk.row().wake_at), (Status::Pending, Some(desk.now + 30 * SECOND)));
@@ -232,8 +232,11 @@ fn a_cancelled_task_ends_and_its_wake_up_starts_nothing() {
 #[test]
 fn an_interception_needs_the_stamp_and_spends_no_attempt() {
     let mut desk = Desk::with_retry_on_rung(MINUTE);
-    let intercept =
-        |stamp| Command::Intercept { id: ID.into(), stamp, reason: DeadReason::PermanentError, failure: failure() };
+    let intercept = |stamp| Command::Intercept {
+        id: ID.into(),
+        stamp,
+        ending: Ending::Dead { reason: DeadReason::PermanentError, failure: failure() },
+    };
     assert_eq!(desk.apply(intercept(Stamp::FIRST)), Answer::Stale { stamp: stamp(0, 1) });
     assert!(matches!(desk.apply(intercept(stamp(0, 1))), Answer::Dead(_)));
     assert_eq!(desk.attempts.len(), 1);

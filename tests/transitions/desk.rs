@@ -132,7 +132,7 @@ pub fn lane_key(lane: Lane) -> LaneKey {
 }
 
 pub fn anybody() -> Claimant {
-    Claimant { worker: "w".into(), serves: None }
+    Claimant { worker: "w".into(), serves: None, gates: Arc::default() }
 }
 
 pub fn stamp(generation: i64, retry_count: i64) -> Stamp {
@@ -156,15 +156,7 @@ pub fn failure() -> Failure {
 }
 
 pub fn settlement(decision: Decision) -> Box<Settlement> {
-    Box::new(Settlement {
-        worker: "w".into(),
-        policy: None,
-        variant: None,
-        result: None,
-        cost: None,
-        attachments: Vec::new(),
-        decision,
-    })
+    Box::new(Settlement::new("w", decision))
 }
 
 pub fn spec(id: &str, key: &str, payload: &str) -> Spec {

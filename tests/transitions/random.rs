@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use redeliver::gate::queue_pause;
 use redeliver::task::{
-    Answer, AttemptOutcome, Command, DEFAULT_QUEUE, DeadReason, Decision, Lane, Millis, NewTask, Spot, Stamp, State,
-    Status,
+    Answer, AttemptOutcome, Command, DEFAULT_QUEUE, DeadReason, Decision, Ending, Lane, Millis, NewTask, Spot, Stamp,
+    State, Status,
 };
 
 use crate::desk::{
@@ -164,8 +164,7 @@ impl Throw {
                 (_, task) => Command::Intercept {
                     id: task,
                     stamp: stamp(desk, id, (off, 0)),
-                    reason: DeadReason::PermanentError,
-                    failure: failure(),
+                    ending: Ending::Dead { reason: DeadReason::PermanentError, failure: failure() },
                 },
             },
             Throw::Copy { id, off, which } => {

@@ -87,6 +87,10 @@ async fn load(
     load_rows(conn, context, &needs, &mut rows, now).await?;
     let refusals = Needs { ids: refusals_in_play(commands, &rows), ..Needs::default() };
     load_rows(conn, context, &refusals, &mut rows, now).await?;
+    let gates = rows.gate_keys(commands);
+    if !gates.is_empty() {
+        ledgers::gates(conn, &gates, &mut rows).await?;
+    }
     Ok(rows)
 }
 
@@ -118,6 +122,7 @@ impl<'c> Needs<'c> {
                 self.dlqs = true;
             }
             Command::Claim { id, .. }
+            | Command::Admit { id, .. }
             | Command::Route { id, .. }
             | Command::Postpone { id, .. }
             | Command::Intercept { id, .. }
@@ -129,6 +134,8 @@ impl<'c> Needs<'c> {
             | Command::Poison { id, .. } => {
                 self.ids.insert(id);
             }
+            // The gates of a batch are known once its rows are.
+            Command::Breaker { .. } => {}
             Command::Mark { .. } | Command::Missing { .. } => self.lanes = true,
             Command::DirtyDlq { .. } | Command::BeginPass { .. } | Command::EndPass { .. } => self.dlqs = true,
         }

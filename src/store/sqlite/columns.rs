@@ -10,14 +10,15 @@ use std::sync::Arc;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, Decode, Encode, Row, Sqlite, Type};
 
+use crate::gate::Pass;
 use crate::task::{DeadReason, DlqCopy, Failure, Lane, Outstanding, RawSubmission, Spec, Stamp, State, Status, Task};
 
 /// The columns that transitions change, in the order of [`Binds::state`] and [`Columns::state`].
 macro_rules! state {
     () => {
         "status, dead_reason, degraded, generation, retry_count, due_at, wake_at, deadline, queue, fence, worker, \
-         started_at, releases, wakes, sent_lane, sent_rung_ms, sent_at, arrives_at, held_by, dlq_copy, dlq_at, delay_ms, \
-         delay_reason, failure_class, failure_code, failure_http_status, failure_message, failure_fingerprint, ended_at, \
+         started_at, releases, wakes, sent_lane, sent_rung_ms, sent_at, arrives_at, held_by, held_turn, \
+         park_until, passes, variant, dlq_copy, dlq_at, delay_ms, delay_reason, failure_class, failure_code, failure_http_status, failure_message, failure_fingerprint, ended_at, \
          note"
     };
 }
@@ -109,6 +110,10 @@ impl Binds {
             .add(sent.map(|sent| sent.sent_at))
             .add(sent.map(|sent| sent.arrives_at))
             .optional_text(state.held_by.as_deref())
+            .text(&state.held_turn)
+            .add(state.park_until)
+            .optional_word(passes_to_json(&state.passes).as_deref())
+            .optional_text(state.variant.as_deref())
             .word(state.dlq_copy.as_str())
             .add(state.dlq_at)
             .add(state.delay_ms)
@@ -156,6 +161,17 @@ pub(super) fn count(columns: &str) -> usize {
 
 fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+fn passes_to_json(passes: &[Pass]) -> Option<String> {
+    if passes.is_empty() {
+        return None;
+    }
+    Some(serde_json::json!(passes).to_string())
+}
+
+fn passes_from_json(text: Option<&str>) -> Result<Vec<Pass>, String> {
+    text.map_or(Ok(Vec::new()), |text| serde_json::from_str(text).map_err(|error| format!("passes: {error}")))
 }
 
 fn labels_to_json(labels: &BTreeMap<String, String>) -> Cow<'static, str> {
@@ -246,6 +262,10 @@ impl<'r> Columns<'r> {
             wakes: self.next()?,
             outstanding: self.outstanding()?,
             held_by: self.next()?,
+            held_turn: self.next()?,
+            park_until: self.next()?,
+            passes: passes_from_json(self.next()?)?,
+            variant: self.next()?,
             dlq_copy: self.word(DlqCopy::parse)?,
             dlq_at: self.next()?,
             delay_ms: self.next()?,

@@ -1,14 +1,15 @@
-//! The small tables that all workers share: lane ledgers, spots found missing, DLQ ledgers, pauses.
+//! The small tables that all workers share: lane ledgers, spots found missing, DLQ ledgers, gates, pauses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
-use super::columns::Columns;
+use super::columns::{Binds, Columns};
 use super::fault::Fault;
+use crate::gate::GateState;
 use crate::store::Pause;
-use crate::task::{DlqLedger, Lane, LaneKey, LaneLedger, Millis, Spot};
+use crate::task::{DlqLedger, Lane, LaneKey, LaneLedger, Millis, Rows, Spot};
 
 /// Reads all rows of a small table; one that cannot be read is an error, for only we write them.
 async fn all<T>(
@@ -70,6 +71,36 @@ pub(super) async fn dlqs(conn: &mut SqliteConnection) -> Result<BTreeMap<String,
         Ok((queue, ledger))
     });
     Ok(rows.await?.into_iter().collect())
+}
+
+/// The gates that have a state or hold something, of those with these keys.
+pub(super) const GATES: &str = "SELECT wanted.value, gates.state, \
+     EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL AND held_by = wanted.value) AS crowded \
+     FROM json_each(?) AS wanted LEFT JOIN gates ON gates.key = wanted.value WHERE gates.key IS NOT NULL OR crowded";
+
+/// Loads what the rules need to know of gates.
+pub(super) async fn gates(conn: &mut SqliteConnection, keys: &BTreeSet<String>, rows: &mut Rows) -> Result<(), Fault> {
+    let mut binds = Binds::default();
+    binds.add(serde_json::json!(keys).to_string());
+    for row in &sqlx::query_with(GATES, binds.done()).fetch_all(conn).await? {
+        let mut columns = Columns::of(row);
+        let mut read = || Ok((columns.next::<String>()?, columns.next::<Option<String>>()?, columns.next::<bool>()?));
+        let (key, state, crowded) = read().map_err(Fault::Unusable)?;
+        if crowded {
+            rows.crowded.insert(key.clone());
+        }
+        if let Some(state) = state.and_then(|text| gate_state(&key, &text)) {
+            rows.gates.insert(key, state);
+        }
+    }
+    Ok(())
+}
+
+/// A state that cannot be read is as good as none: a gate that forgets is better than tasks that never run.
+pub(super) fn gate_state(key: &str, text: &str) -> Option<GateState> {
+    serde_json::from_str(text)
+        .inspect_err(|error| tracing::error!(gate = key, %error, "the state of a gate cannot be read; it begins anew"))
+        .ok()
 }
 
 pub(super) async fn pauses(conn: &mut SqliteConnection) -> Result<Vec<Pause>, Fault> {

@@ -33,7 +33,7 @@ async fn no_question_of_the_scheduler_or_the_writer_reads_the_whole_table_or_sor
         sql::FEED,
         sql::UNROUTED,
         sql::OUTSTANDING,
-        sql::ADMISSIBLE,
+        sql::HELD_HEADS,
         sql::GET,
         sql::ATTEMPTS,
         sql::ATTACHMENTS,
@@ -54,7 +54,7 @@ async fn no_question_of_the_scheduler_or_the_writer_reads_the_whole_table_or_sor
 #[tokio::test]
 async fn smallest_alarms_and_shut_gates_come_from_the_ends_of_indexes() {
     let (_folder, mut conn) = database().await;
-    for query in [sql::NEXT_ALARM, sql::SHUT_GATES] {
+    for query in [sql::NEXT_ALARM, sql::HELD_GATES] {
         let steps = plan(&mut conn, query).await;
         let from_tasks: Vec<_> = steps.iter().filter(|step| step.contains("tasks")).collect();
         assert!(from_tasks.len() >= 2, "{steps:#?}");
@@ -76,12 +76,12 @@ async fn each_alarm_uses_the_index_of_its_own_kind() {
         (sql::FEED, "tasks_feed"),
         (sql::UNROUTED, "tasks_unrouted"),
         (sql::OUTSTANDING, "tasks_outstanding"),
-        (sql::ADMISSIBLE, "tasks_held"),
+        (sql::HELD_HEADS, "tasks_held"),
         (sql::DEAD_ROWS, "tasks_dead"),
         (sql::DEAD_COPIES, "tasks_dead"),
     ] {
         let steps = plan(&mut conn, query).await;
-        assert!(steps[0].contains(index) || steps[1].contains(index), "{query}\n{steps:#?}");
+        assert!(steps.iter().any(|step| step.contains(index)), "{query}\n{steps:#?}");
     }
 }
 

@@ -11,6 +11,7 @@ use super::columns::{self, Binds, Columns, select_tasks, spec, state};
 use super::fault::Fault;
 use super::writer::{Errand, Job};
 use super::{SqliteStore, filter, ledgers, open};
+use crate::gate::{Chance, GateState, HeldGate};
 use crate::store::{Alarm, DeadRow, Filter, Page, Pause, Store, StoreError, StoreReport, Urgency};
 use crate::task::{
     Answer, Attachment, AttachmentBody, Attempt, AttemptOutcome, Command, DlqCopy, DlqLedger, LaneKey, LaneLedger,
@@ -51,15 +52,30 @@ pub(super) mod sql {
     pub(in super::super) const UNROUTED: &str = "SELECT seq, id, type FROM tasks INDEXED BY tasks_unrouted WHERE status = 'pending' AND queue IS NULL ORDER BY seq LIMIT ?";
     pub(in super::super) const OUTSTANDING: &str = "SELECT count(*) FROM (SELECT 1 FROM tasks \
          INDEXED BY tasks_outstanding WHERE sent_lane = 'tasks' AND coalesce(queue, 'default') = ? LIMIT ?)";
-    /// The gates that hold something, by hopping from one to the next in the index: one step per gate, not per row.
-    pub(in super::super) const SHUT_GATES: &str = "WITH RECURSIVE gate(key) AS ( \
-         SELECT min(held_by) FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL \
-         UNION ALL SELECT (SELECT min(held_by) FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL AND held_by > key) FROM gate \
-         WHERE key IS NOT NULL) SELECT key FROM gate WHERE key IS NOT NULL AND key NOT IN (SELECT key FROM pauses)";
-    pub(in super::super) const ADMISSIBLE: &str = select_tasks!(
-        "INDEXED BY tasks_held WHERE held_by IS NOT NULL AND held_by = ? AND coalesce(queue, 'default') IN (SELECT value FROM json_each(?)) \
-         ORDER BY due_at LIMIT ?"
+    /// The gates that hold something, by hopping from one to the next in the index: one step per gate, not per row. (A comparison
+    /// of row values would say it in one, but beside a partial index SQLite uses only its first column.)
+    pub(in super::super) const HELD_GATES: &str = "WITH RECURSIVE head(seq) AS ( SELECT (SELECT seq FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL ORDER BY held_by, queue LIMIT 1) \
+         UNION ALL SELECT coalesce( \
+         (SELECT seq FROM tasks INDEXED BY tasks_held WHERE held_by = task.held_by AND queue > task.queue ORDER BY queue LIMIT 1), \
+         (SELECT seq FROM tasks INDEXED BY tasks_held WHERE held_by > task.held_by ORDER BY held_by, queue LIMIT 1)) FROM head JOIN tasks AS task ON task.seq = head.seq) \
+         SELECT task.held_by, task.queue, gates.state FROM head JOIN tasks AS task ON task.seq = head.seq \
+         LEFT JOIN gates ON gates.key = task.held_by \
+         WHERE task.held_by NOT IN (SELECT key FROM pauses) AND task.queue IN (SELECT value FROM json_each(?)) LIMIT ?";
+    /// The oldest rows that gate ?1 holds of queue ?2: of as many turns as ?4, those after ?3 first, and of each turn as many as
+    /// there is room for.
+    pub(in super::super) const HELD_HEADS: &str = select_tasks!(
+        "WHERE seq IN ( \
+         WITH RECURSIVE turn(name, n) AS ( \
+         SELECT (SELECT min(held_turn) FROM tasks INDEXED BY tasks_held WHERE held_by = ?1 AND queue = ?2 AND held_turn > ?3), 1 \
+         UNION ALL SELECT (SELECT min(held_turn) FROM tasks INDEXED BY tasks_held WHERE held_by = ?1 AND queue = ?2 AND held_turn > turn.name), n + 1 FROM turn WHERE turn.name IS NOT NULL AND n < ?4), \
+         rest(name, n) AS ( \
+         SELECT (SELECT min(held_turn) FROM tasks INDEXED BY tasks_held WHERE held_by = ?1 AND queue = ?2 AND held_turn <= ?3), 1 \
+         UNION ALL SELECT (SELECT min(held_turn) FROM tasks INDEXED BY tasks_held WHERE held_by = ?1 AND queue = ?2 AND held_turn > rest.name AND held_turn <= ?3), n + 1 FROM rest WHERE rest.name IS NOT NULL AND n < ?4), \
+         chosen(name) AS (SELECT name FROM turn WHERE name IS NOT NULL UNION ALL SELECT name FROM rest WHERE name IS NOT NULL LIMIT ?4) \
+         SELECT held.seq FROM chosen JOIN tasks AS held ON held.seq IN (SELECT seq FROM tasks INDEXED BY tasks_held WHERE held_by = ?1 AND queue = ?2 AND held_turn = chosen.name ORDER BY due_at LIMIT ?4 / (SELECT count(*) FROM chosen)))"
     );
+    pub(in super::super) const HELD_COUNTS: &str =
+        "SELECT held_by, count(*) FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL GROUP BY held_by";
     pub(in super::super) const GET: &str = select_tasks!("WHERE id IN (SELECT value FROM json_each(?))");
     pub(in super::super) const ATTEMPTS: &str = "SELECT task_id, fence, number, generation, outcome, class, code, \
          http_status, message, stack, fingerprint, started_at, ended_at, worker, policy, variant, delay_before_ms, \
@@ -116,6 +132,9 @@ impl SqliteStore {
         read(&mut Columns::of(row)).map_err(|reason| self.fault(Fault::Unusable(reason)))
     }
 }
+
+/// Gates that are looked at in one go.
+const MOST_GATES: usize = 10_000;
 
 /// SQLite's LIMIT is signed.
 pub(super) fn limit(limit: usize) -> i64 {
@@ -191,18 +210,40 @@ impl Store for SqliteStore {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    async fn admissible(&self, queues: &[String], _now: Millis, most: usize) -> Result<Vec<Task>, StoreError> {
-        let gates = self.rows(sql::SHUT_GATES, Binds::default()).await?;
+    async fn held_gates(&self, queues: &[String]) -> Result<Vec<HeldGate>, StoreError> {
         let queues = serde_json::json!(queues).to_string();
-        let mut found = Vec::new();
-        for row in &gates {
-            let gate: String = self.read(row, |columns| columns.next())?;
-            let arguments = binds(|b| _ = b.add(gate).add(queues.as_str()).add(limit(most)));
-            let rows = self.rows(sql::ADMISSIBLE, arguments).await?;
-            found.extend(self.readable(&rows));
+        let rows = self.rows(sql::HELD_GATES, binds(|b| _ = b.add(queues).add(limit(MOST_GATES)))).await?;
+        let mut gates = Vec::with_capacity(rows.len());
+        for row in &rows {
+            gates.push(self.read(row, |columns| {
+                let (gate, queue): (String, String) = (columns.next()?, columns.next()?);
+                let state: Option<String> = columns.next()?;
+                let state = state.and_then(|text| ledgers::gate_state(&gate, &text));
+                Ok(HeldGate { gate, queue, state })
+            })?);
         }
-        found.sort_by_key(|(seq, task)| (task.state.due_at, *seq));
-        Ok(found.into_iter().take(most).map(|(_, task)| task).collect())
+        Ok(gates)
+    }
+
+    async fn held_heads(&self, chance: &Chance, after: &str) -> Result<Vec<Task>, StoreError> {
+        let Chance { gate, queue, most } = chance;
+        let arguments = binds(|b| _ = b.word(gate).word(queue).word(after).add(limit(*most)));
+        self.tasks(sql::HELD_HEADS, arguments).await
+    }
+
+    async fn held_counts(&self) -> Result<BTreeMap<String, i64>, StoreError> {
+        let rows = self.rows(sql::HELD_COUNTS, Binds::default()).await?;
+        rows.iter().map(|row| self.read(row, |columns| Ok((columns.next()?, columns.next()?)))).collect()
+    }
+
+    async fn gates(&self) -> Result<Vec<(String, GateState)>, StoreError> {
+        let rows = self.rows("SELECT key, state FROM gates ORDER BY key", Binds::default()).await?;
+        let mut gates = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let (key, state): (String, String) = self.read(row, |columns| Ok((columns.next()?, columns.next()?)))?;
+            gates.extend(ledgers::gate_state(&key, &state).map(|state| (key, state)));
+        }
+        Ok(gates)
     }
 
     async fn outside_changes(&self) -> Result<i64, StoreError> {

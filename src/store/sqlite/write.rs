@@ -6,6 +6,7 @@ use super::columns::{Binds, spec, state};
 use super::fault::Fault;
 use super::ladder::Ladder;
 use super::ledgers::spot_columns;
+use crate::gate::GateState;
 use crate::task::{
     Attachment, AttachmentBody, Attempt, Changes, DlqLedger, LaneKey, LaneLedger, Millis, Spot, Task, TaskResult,
 };
@@ -23,6 +24,7 @@ pub(super) struct Writes {
     lane: Ladder,
     missing: Ladder,
     dlq: Ladder,
+    gate: Ladder,
 }
 
 impl Writes {
@@ -38,6 +40,7 @@ impl Writes {
             lane: replace("lanes", "queue, lane, mark, probed_at, probe_gap_ms, probe_mark"),
             missing: replace("missing", "queue, spot, delay_ms, at"),
             dlq: replace("dlqs", "queue, dirty, cleaned, pass, pass_until, pass_began, strangers"),
+            gate: replace("gates", "key, state"),
         }
     }
 
@@ -69,7 +72,11 @@ impl Writes {
             binds.word(queue).word(word).add(delay_ms).add(*at);
         };
         self.missing.run(conn, &changes.missing, missing).await?;
-        self.dlq.run(conn, &changes.dlqs, bind_dlq).await
+        self.dlq.run(conn, &changes.dlqs, bind_dlq).await?;
+        let gate = |binds: &mut Binds, (key, state): &(String, GateState)| {
+            binds.word(key).word(&serde_json::json!(state).to_string());
+        };
+        self.gate.run(conn, &changes.gates, gate).await
     }
 }
 

@@ -91,6 +91,11 @@ fn a_message_of_a_megabyte_costs_little() {
     }
 }
 
+#[test]
+fn a_short_prefix_before_a_number_of_any_length_is_a_word_with_a_number() {
+    assert_eq!(of("code E0 of shop A7"), of("code E1000000 of shop A70000000"));
+}
+
 proptest! {
     #[test]
     fn no_text_panics(message in "\\PC{0,200}", noise in any::<String>()) {

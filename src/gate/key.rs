@@ -1,0 +1,162 @@
+//! Which gates a task meets, and under which keys their state lies in the store.
+//!
+//! A key is `kind/name/word=value,…`, for instance `limit/per shop/label.shop=a`; `/`, `,`, `=` and `%` inside a name or value are
+//! percent-encoded, so that a key says exactly one thing.
+
+use super::{BreakerRule, CapRule, Gates, LimitKind, LimitRule, Per, Subject, Word};
+
+/// A gate that a task has to pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateOf<'g> {
+    /// Where its state lies.
+    pub key: String,
+    /// What it does.
+    pub rule: RuleOf<'g>,
+}
+
+/// The rule behind a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleOf<'g> {
+    /// A `[[limit]]`.
+    Limit(&'g LimitRule),
+    /// The concurrency of a `[[route]]`.
+    Cap(&'g CapRule),
+    /// A `[[breaker]]`.
+    Breaker(&'g BreakerRule),
+    /// A Retry-After that was answered for this key.
+    Hold,
+}
+
+/// Everything about a task's way through the gates that does not depend on their state.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Way<'g> {
+    /// Its gates.
+    pub gates: Vec<GateOf<'g>>,
+    /// The values of its narrowest key: held tasks take turns by it.
+    pub turn: String,
+    /// Where a Retry-After for it is kept; `None` when no gate names a dimension.
+    pub hold: Option<String>,
+}
+
+impl Gates {
+    /// Whether no gate is configured.
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.breakers.is_empty() && self.caps.is_empty()
+    }
+
+    /// The way of a task. `retry`: whether its coming attempt is a retry, which is all that most limits look at.
+    pub fn way(&self, subject: Subject<'_>, retry: bool) -> Way<'_> {
+        let mut way = Way::default();
+        if self.is_empty() {
+            return way;
+        }
+        // Labels before types, then the order of the file: the first of the narrowest wins.
+        let mut narrowest: Option<((usize, usize), String)> = None;
+        let mut consider = |per: &Per, values: &str| {
+            let labels = per.0.iter().filter(|word| matches!(word, Word::Label(_))).count();
+            let rank = (per.0.len(), labels);
+            if narrowest.as_ref().is_none_or(|(best, _)| rank > *best) {
+                narrowest = Some((rank, values.to_owned()));
+            }
+        };
+        for rule in &self.limits {
+            let Some(values) = self.values(&rule.per, subject) else { continue };
+            consider(&rule.per, &values);
+            // A ratio counts first attempts too: they are what its retries are measured by.
+            if retry || rule.calls || matches!(rule.kind, LimitKind::Ratio { .. }) {
+                way.gates.push(GateOf { key: key("limit", &rule.name, &values), rule: RuleOf::Limit(rule) });
+            }
+        }
+        for rule in &self.breakers {
+            let Some(values) = self.values(&rule.per, subject) else { continue };
+            consider(&rule.per, &values);
+            way.gates.push(GateOf { key: key("breaker", &rule.name, &values), rule: RuleOf::Breaker(rule) });
+        }
+        let narrow = narrowest.filter(|((words, _), _)| *words > 0).map(|(_, values)| values);
+        if !self.caps.is_empty()
+            && let Some(route) = self.routes.iter().find(|route| route.matches(subject.task_type))
+        {
+            for rule in self.caps.iter().filter(|rule| rule.route == *route) {
+                let Some(values) = self.values(&rule.per, subject) else { continue };
+                way.gates.push(GateOf { key: key("cap", route.as_str(), &values), rule: RuleOf::Cap(rule) });
+                if narrow.is_none() {
+                    way.turn.clone_from(&values);
+                }
+            }
+        }
+        if let Some(values) = narrow {
+            let hold = key("hold", "retry-after", &values);
+            way.gates.push(GateOf { key: hold.clone(), rule: RuleOf::Hold });
+            way.hold = Some(hold);
+            way.turn = values;
+        }
+        way
+    }
+
+    /// Whether a `held_by` names a gate of this configuration. One that does not is open.
+    pub fn knows(&self, held_by: &str) -> bool {
+        let mut parts = held_by.splitn(3, '/');
+        let (kind, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        match kind {
+            "limit" => self.limits.iter().any(|rule| encode(&rule.name) == name),
+            "breaker" => self.breakers.iter().any(|rule| encode(&rule.name) == name),
+            "cap" => self.caps.iter().any(|rule| encode(rule.route.as_str()) == name),
+            "hold" => !self.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// The rule of a key, if this configuration has it.
+    pub fn rule(&self, key: &str) -> Option<RuleOf<'_>> {
+        let mut parts = key.splitn(3, '/');
+        let (kind, name) = (parts.next()?, parts.next()?);
+        match kind {
+            "limit" => self.limits.iter().find(|rule| encode(&rule.name) == name).map(RuleOf::Limit),
+            "breaker" => self.breakers.iter().find(|rule| encode(&rule.name) == name).map(RuleOf::Breaker),
+            "cap" => self.caps.iter().find(|rule| encode(rule.route.as_str()) == name).map(RuleOf::Cap),
+            "hold" => (!self.is_empty()).then_some(RuleOf::Hold),
+            _ => None,
+        }
+    }
+
+    /// `word=value,…`; `None` when the task has no such label or route.
+    fn values(&self, per: &Per, subject: Subject<'_>) -> Option<String> {
+        let mut text = String::new();
+        for word in &per.0 {
+            let value = match word {
+                Word::Type => subject.task_type,
+                Word::Queue => subject.queue,
+                Word::Route => self.routes.iter().find(|route| route.matches(subject.task_type))?.as_str(),
+                Word::Label(name) => subject.labels.get(name)?,
+            };
+            if !text.is_empty() {
+                text.push(',');
+            }
+            text.push_str(&encode(&word.to_string()));
+            text.push('=');
+            text.push_str(&encode(value));
+        }
+        Some(text)
+    }
+}
+
+/// The key of a gate.
+fn key(kind: &str, name: &str, values: &str) -> String {
+    let name = encode(name);
+    if values.is_empty() { format!("{kind}/{name}") } else { format!("{kind}/{name}/{values}") }
+}
+
+/// Keeps what separates the parts of a key out of the parts.
+fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '%' => encoded.push_str("%25"),
+            '/' => encoded.push_str("%2F"),
+            ',' => encoded.push_str("%2C"),
+            '=' => encoded.push_str("%3D"),
+            c => encoded.push(c),
+        }
+    }
+    encoded
+}
