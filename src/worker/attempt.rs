@@ -121,7 +121,7 @@ async fn settle(shared: &Shared, task: &Task, report: Report, token: Option<Toke
     let settlement = Settlement {
         worker: shared.name.clone(),
         policy: Some(policy.name.clone()),
-        variant: policy.variant_for(task.id(), None).map(|variant| variant.name.clone()),
+        variant: policy.variant_for(task.id(), task.state.variant.as_deref()).map(|variant| variant.name.clone()),
         result,
         cost,
         attachments: report.attachments,
@@ -202,7 +202,7 @@ pub(super) fn lost_settlement(shared: &Shared, task: &Task) -> Settlement {
     Settlement {
         worker: task.state.worker.clone().unwrap_or_default(),
         policy: Some(policy.name.clone()),
-        variant: policy.variant_for(task.id(), None).map(|variant| variant.name.clone()),
+        variant: policy.variant_for(task.id(), task.state.variant.as_deref()).map(|variant| variant.name.clone()),
         result: None,
         cost: None,
         attachments: Vec::new(),
