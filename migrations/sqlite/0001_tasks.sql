@@ -65,6 +65,8 @@ CREATE TABLE tasks (
     dlq_at INTEGER,
     delay_ms INTEGER,
     delay_reason TEXT,
+    -- Whether the handler itself asked for the coming retry.
+    retry_by_handler INTEGER NOT NULL DEFAULT 0,
     -- The last failure; its stack is in the attempt.
     failure_class TEXT,
     failure_code TEXT,

@@ -71,11 +71,11 @@ pub fn run(verb: Verb, globals: &Globals) -> anyhow::Result<Exit> {
     }
 }
 
-fn request(globals: &Globals, file: Option<PathBuf>, secrets: Secrets) -> Request<'static> {
+pub(super) fn request(globals: &Globals, file: Option<PathBuf>, secrets: Secrets) -> Request<'static> {
     Request { file, environment: &process_environment, flags: globals.flag_values(), secrets }
 }
 
-fn report(printer: &Printer, checked: Result<config::Loaded, ConfigError>) -> anyhow::Result<Exit> {
+pub(super) fn report(printer: &Printer, checked: Result<config::Loaded, ConfigError>) -> anyhow::Result<Exit> {
     let (file, problems) = match checked {
         Ok(loaded) => (loaded.file, Vec::new()),
         Err(ConfigError::Invalid(problems)) if matches!(printer.format(), Format::Json | Format::Jsonl) => {

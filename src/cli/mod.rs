@@ -15,11 +15,13 @@ mod dispatch;
 mod dlq;
 mod doctor;
 mod exit;
+mod explain;
 mod filter;
 mod logging;
 mod man;
 mod output;
 mod pager;
+mod policy;
 mod publish;
 mod queue;
 mod replay;
@@ -115,6 +117,8 @@ enum Command {
     #[command(subcommand)]
     Topology(topology::Verb),
     #[command(subcommand)]
+    Policy(policy::Verb),
+    #[command(subcommand)]
     Config(config::Verb),
     #[command(subcommand)]
     Store(store::Verb),
@@ -165,6 +169,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Config(verb) => config::run(verb, &globals),
+        Command::Policy(verb) => policy::run(verb, &globals).await,
         Command::Work(args) => work::run(&args, &Context::load(&globals, args.flag_values(), Secrets::Required)?).await,
         Command::Demo(args) => demo::run(&args, &globals).await,
         Command::Bench(args) => bench::run(&args, &data(Vec::new())?).await,

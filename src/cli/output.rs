@@ -63,6 +63,11 @@ impl Listing {
         Listing { columns: columns.to_vec(), entries: Vec::new(), next: None }
     }
 
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Adds an entry.
     pub fn push(&mut self, entry: Entry) {
         self.entries.push(entry);

@@ -4,6 +4,7 @@
 
 mod backoff;
 mod classify;
+mod explain;
 mod hours;
 mod retry_after;
 mod rule;
@@ -12,6 +13,7 @@ mod variant;
 
 pub use backoff::{Backoff, MAX_RUNGS};
 pub use classify::{Disposition, Lists, Ruling, classify};
+pub use explain::{Due, Ends, Explanation, Timetable};
 pub use hours::{Hours, find_zone, parse_time_of_day};
 pub use retry_after::{OverCap, RetryAfterMode, RetryAfterRule, parse_retry_after};
 pub use rule::{Fallback, Mismatch, Override, Policy, Schedule};
@@ -21,12 +23,29 @@ pub use variant::Variant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use crate::task::Millis;
 
-/// All rules in order; the built-in one closes the list.
+/// All rules in order; the built-in one closes the list. Two are equal when their rules say the same.
 #[derive(Debug, Clone)]
 pub struct Policies {
     rules: Vec<Arc<Policy>>,
+    digest: String,
+}
+
+impl PartialEq for Policies {
+    fn eq(&self, other: &Policies) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Policies {}
+
+impl std::hash::Hash for Policies {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
+    }
 }
 
 impl Policies {
@@ -34,7 +53,14 @@ impl Policies {
     pub fn new(rules: Vec<Policy>) -> Policies {
         let mut rules: Vec<Arc<Policy>> = rules.into_iter().map(Arc::new).collect();
         rules.push(Arc::new(Policy::built_in()));
-        Policies { rules }
+        // Their debug form names every field, so rules that say the same have the same one, however the file is laid out.
+        let digest = hex::encode(Sha256::digest(format!("{rules:?}")));
+        Policies { rules, digest }
+    }
+
+    /// SHA-256 (hex) of what the rules say. The same for all nodes that run the same rules with the same version of the program.
+    pub fn digest(&self) -> &str {
+        &self.digest
     }
 
     /// The first rule that matches at `now`. There always is one.

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use crate::gate::{Gates, PersonsWord, Turn};
-use crate::policy::TopicPattern;
+use crate::policy::{Policies, TopicPattern};
 
 use super::{
     Attachment, Attempt, DeadReason, Decision, Failure, IfTaken, LaneKey, Millis, Outstanding, Spec, Spot, Stamp,
-    Status, Task, TaskResult,
+    Status, Task, TaskResult, rejudge,
 };
 
 /// The times that transitions use; from the `[scheduler]` and `[broker]` sections.
@@ -53,9 +53,18 @@ pub struct Claimant {
     pub serves: Option<Arc<[TopicPattern]>>,
     /// The gates in force.
     pub gates: Arc<Gates>,
+    /// The policies in force, by which the last failure of a retry is judged once more; `None`: not at all.
+    pub policies: Option<Arc<Policies>>,
 }
 
 impl Claimant {
+    /// Why the coming attempt of `task` must not run although it was decided, if so.
+    pub(super) fn rejudge(&self, task: &Task, now: Millis) -> Option<(DeadReason, Failure)> {
+        // Most claims are first attempts, and need no policy to be looked up.
+        let policies = self.policies.as_ref().filter(|_| task.stamp().retry_count > 0)?;
+        rejudge(task, policies.pick(&task.spec.task_type, &task.spec.labels, now))
+    }
+
     pub(super) fn can_run(&self, task_type: &str) -> bool {
         self.serves.as_ref().is_none_or(|types| types.iter().any(|pattern| pattern.matches(task_type)))
     }

@@ -24,6 +24,8 @@ pub enum Decision {
         reason: String,
         /// Whether a delay queue of exactly this length holds the wait; otherwise the store does.
         on_rung: bool,
+        /// The handler itself asked for it: no policy that comes later takes it away; see [`rejudge`].
+        by_handler: bool,
         /// Class as ruled, fingerprint filled.
         failure: Failure,
     },
@@ -78,7 +80,8 @@ pub fn decide(
     if effective_deadline(task, policy).is_some_and(|deadline| now.saturating_add(delay_ms) > deadline) {
         return Decision::Die { reason: DeadReason::DeadlineExceeded, failure };
     }
-    Decision::Retry { delay_ms, reason, on_rung: rungs.contains(&delay_ms), failure }
+    let by_handler = verdict == Verdict::Retry;
+    Decision::Retry { delay_ms, reason, on_rung: rungs.contains(&delay_ms), by_handler, failure }
 }
 
 /// Decides about a task whose worker did not come back before its lease ended. The attempt is spent: it may have had its
@@ -93,6 +96,32 @@ pub fn decide_lost(task: &Task, policy: &Policy, rungs: &BTreeSet<Millis>, now: 
         cost: None,
     };
     decide(task, &outcome, policy, rungs, now, random)
+}
+
+/// Judges the last failure of a waiting task by the policy that is in force now, before its next attempt: `Some` when that attempt must not
+/// run, because the failure is permanent now or the budget is spent now. Such a task dies as it waits: nothing has run, so this is
+/// neither an attempt nor a row of one.
+///
+/// A first attempt is never judged, nor is the failure's permanence where the handler itself asked for the retry; the budget holds there
+/// too. The row keeps the failure as it was ruled and without its stack: a pattern over stderr that was added since is not applied.
+pub fn rejudge(task: &Task, policy: &Policy) -> Option<(DeadReason, Failure)> {
+    let spent = task.stamp().retry_count;
+    let failure = task.state.failure.as_ref().filter(|_| spent > 0)?;
+    let dead = |reason: DeadReason, why: String| {
+        let mut failure = failure.clone();
+        failure.message = format!("{}; not called again: {why}", failure.message);
+        Some((reason, failure))
+    };
+    let ruling = classify(policy, failure, Verdict::ByPolicy);
+    if ruling.disposition == Disposition::Permanent && !task.state.retry_by_handler {
+        return dead(DeadReason::PermanentError, format!("policy {:?} now says {}", policy.name, ruling.because));
+    }
+    let schedule = policy.schedule(policy.variant_for(task.id(), task.state.variant.as_deref()), Some(failure));
+    if spent > schedule.max_retries {
+        let why = format!("{} now allows {} retries", schedule.source, schedule.max_retries);
+        return dead(DeadReason::RetriesExhausted, why);
+    }
+    None
 }
 
 /// For how long the siblings of an attempt that was told to slow down should be held: what the other side asked for, within the policy's cap.

@@ -20,7 +20,7 @@ pub use attempt::{Attempt, AttemptOutcome};
 pub use command::{
     Answer, Change, Claimant, Command, Degraded, Ending, NewTask, Refusal, Settings, Settlement, WakeUp,
 };
-pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost, hold_for};
+pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost, hold_for, rejudge};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
 pub use rows::{Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
@@ -358,6 +358,8 @@ pub struct State {
     pub delay_ms: Option<Millis>,
     /// Why that delay.
     pub delay_reason: Option<String>,
+    /// The coming attempt is a retry that the handler itself asked for.
+    pub retry_by_handler: bool,
     /// The last failure (its stack is in the attempt).
     pub failure: Option<Failure>,
     /// When it reached a final or dead status.

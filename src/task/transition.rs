@@ -240,6 +240,9 @@ impl Rows {
             self.put(task.clone());
             return Waiting(Box::new(task));
         };
+        if let Some((reason, failure)) = claimant.rejudge(&task, now) {
+            return self.bury(task, reason, Some(failure), now, settings);
+        }
         match self.through_gates(&mut task, &claimant, admitted, now) {
             Gated::Through => {}
             Gated::Held { by, turn, park_until } => return self.hold(task, by, turn, park_until, now),
@@ -345,7 +348,8 @@ impl Rows {
                     self.set_result(&task.spec.id, result);
                 }
             }
-            Decision::Retry { delay_ms, reason, on_rung, failure } => {
+            Decision::Retry { delay_ms, reason, on_rung, by_handler, failure } => {
+                task.state.retry_by_handler = by_handler;
                 wake_up = retry(&mut task, delay_ms, reason, on_rung, failure, now, settings);
             }
             Decision::Die { reason, failure } => match settlement.fallback {
@@ -500,6 +504,7 @@ impl State {
             dlq_at: None,
             delay_ms: None,
             delay_reason: None,
+            retry_by_handler: false,
             failure: None,
             ended_at: None,
             note: None,

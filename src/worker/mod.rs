@@ -140,7 +140,12 @@ impl Worker {
         let serves = plan.routes.iter().map(|route| route.task_type.clone()).collect();
         let shared = Arc::new(Shared {
             rungs,
-            claimant: Claimant { worker: name.clone(), serves: Some(serves), gates: Arc::clone(&plan.gates) },
+            claimant: Claimant {
+                worker: name.clone(),
+                serves: Some(serves),
+                gates: Arc::clone(&plan.gates),
+                policies: Some(Arc::new(plan.policies.clone())),
+            },
             name,
             observers,
             leases: Arc::clone(&leases),

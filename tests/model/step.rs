@@ -141,7 +141,7 @@ impl Redeliver {
 
     fn deliver(&self, w: &mut World, worker: usize, message: Message, acked: bool, witness: &Witness) {
         w.take(message);
-        let claimant = Some(Claimant { worker: String::new(), serves: None, gates: Arc::default() });
+        let claimant = Some(Claimant { worker: String::new(), serves: None, gates: Arc::default(), policies: None });
         let command = match message {
             Message::Submission { task } => Command::Submit(Box::new(self.new_task(task, claimant))),
             Message::WakeUp { task, stamp, arrives_at, .. } => {

@@ -94,7 +94,7 @@ pub fn refusal(id: &str) -> Refusal {
 }
 
 pub fn claimant() -> Claimant {
-    Claimant { worker: "worker 1".into(), serves: None, gates: Arc::default() }
+    Claimant { worker: "worker 1".into(), serves: None, gates: Arc::default(), policies: None }
 }
 
 /// A submission of `id` that a worker would run at once.
@@ -139,7 +139,13 @@ pub fn failure(message: &str) -> Failure {
 }
 
 pub fn retry_after(delay_ms: Millis, on_rung: bool) -> Decision {
-    Decision::Retry { delay_ms, reason: "policy \"default\"".into(), on_rung, failure: failure("down") }
+    Decision::Retry {
+        delay_ms,
+        reason: "policy \"default\"".into(),
+        on_rung,
+        by_handler: false,
+        failure: failure("down"),
+    }
 }
 
 pub fn die(reason: DeadReason) -> Decision {

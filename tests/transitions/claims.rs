@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use redeliver::gate::queue_pause;
-use redeliver::policy::TopicPattern;
+use redeliver::policy::{Lists, Policies, Policy, TopicPattern};
 use redeliver::task::{
     Answer, AttemptOutcome, Claimant, Command, DEFAULT_QUEUE, DeadReason, Decision, Ending, Lane, Stamp, Status,
 };
 
 use crate::desk::{
-    Desk, ID, MINUTE, SECOND, die, failure, retry_in_store, retry_on_rung, settlement, stamp, submission,
+    Desk, ID, MINUTE, SECOND, anybody, die, failure, retry_in_store, retry_on_rung, settlement, stamp, submission,
 };
 
 const DAY: i64 = 24 * 60 * MINUTE;
@@ -171,10 +171,35 @@ fn a_held_row_whose_deadline_is_the_end_of_time_is_looked_at_every_day() {
 fn a_task_of_a_type_that_the_worker_does_not_serve_goes_on_waiting() {
     let mut desk = Desk::with_pending();
     let serves: Arc<[TopicPattern]> = [TopicPattern::new("mail.#").expect("a pattern")].into();
-    let claimant = Some(Claimant { worker: "w".into(), serves: Some(serves), gates: Arc::default() });
+    let claimant = Some(Claimant { worker: "w".into(), serves: Some(serves), gates: Arc::default(), policies: None });
     let answer = desk.apply(Command::Claim { id: ID.into(), stamp: Stamp::FIRST, claimant });
     assert!(matches!(answer, Answer::Waiting(_)));
     assert_eq!((desk.row().status, desk.row().wake_at), (Status::Pending, Some(desk.now + 30 * SECOND)));
+}
+
+#[test]
+fn a_retry_that_the_policies_in_force_forbid_dies_as_it_waits_and_is_no_attempt() {
+    let class = failure().class;
+    let with = |policy: Policy| {
+        let mut desk = Desk::with_retry_on_rung(MINUTE);
+        desk.pass_time(MINUTE);
+        let claimant = Some(Claimant { policies: Some(Arc::new(Policies::new(vec![policy]))), ..anybody() });
+        let answer = desk.apply(Command::Claim { id: ID.into(), stamp: stamp(0, 1), claimant });
+        (desk, answer)
+    };
+    let permanent = Lists { classes: vec![class], ..Lists::default() };
+    let named = Policy { name: "p".into(), ..Policy::built_in() };
+    for (policy, reason) in [
+        (Policy { permanent, ..named.clone() }, DeadReason::PermanentError),
+        (Policy { max_retries: 0, ..named.clone() }, DeadReason::RetriesExhausted),
+    ] {
+        let (desk, answer) = with(policy);
+        assert!(matches!(answer, Answer::Dead(_)), "{answer:?}");
+        assert_eq!((desk.row().dead_reason, desk.row().stamp), (Some(reason), stamp(0, 1)));
+        assert_eq!(desk.attempts.len(), 1, "only the attempt that failed");
+    }
+    let (_, answer) = with(named);
+    assert!(matches!(answer, Answer::Run(_)), "{answer:?}");
 }
 
 #[test]

@@ -132,7 +132,7 @@ pub fn lane_key(lane: Lane) -> LaneKey {
 }
 
 pub fn anybody() -> Claimant {
-    Claimant { worker: "w".into(), serves: None, gates: Arc::default() }
+    Claimant { worker: "w".into(), serves: None, gates: Arc::default(), policies: None }
 }
 
 pub fn stamp(generation: i64, retry_count: i64) -> Stamp {
@@ -140,11 +140,11 @@ pub fn stamp(generation: i64, retry_count: i64) -> Stamp {
 }
 
 pub fn retry_on_rung(delay_ms: Millis) -> Decision {
-    Decision::Retry { delay_ms, reason: "step".into(), on_rung: true, failure: failure() }
+    Decision::Retry { delay_ms, reason: "step".into(), on_rung: true, by_handler: false, failure: failure() }
 }
 
 pub fn retry_in_store(delay_ms: Millis) -> Decision {
-    Decision::Retry { delay_ms, reason: "formula".into(), on_rung: false, failure: failure() }
+    Decision::Retry { delay_ms, reason: "formula".into(), on_rung: false, by_handler: false, failure: failure() }
 }
 
 pub fn die(reason: DeadReason) -> Decision {

@@ -72,7 +72,7 @@ impl Yard {
     }
 
     fn claimant(&self) -> Claimant {
-        Claimant { worker: "w".into(), serves: None, gates: Arc::clone(&self.gates) }
+        Claimant { worker: "w".into(), serves: None, gates: Arc::clone(&self.gates), policies: None }
     }
 
     fn claim(&mut self, id: &str) -> Answer {
@@ -223,6 +223,7 @@ fn places_of_a_cap_come_back_by_every_way_out() {
             delay_ms: SECOND,
             reason: "lost".into(),
             on_rung: false,
+            by_handler: false,
             failure: Failure::new(class::WORKER_LOST, "gone"),
         },
     );
@@ -353,6 +354,7 @@ fn a_retry_after_holds_its_siblings_and_lets_them_back_in_groups() {
             delay_ms: 30 * SECOND,
             reason: "Retry-After".into(),
             on_rung: false,
+            by_handler: false,
             failure: Failure::new(class::RATE_LIMITED, "slow down"),
         };
     });

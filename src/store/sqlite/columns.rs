@@ -18,7 +18,7 @@ macro_rules! state {
     () => {
         "status, dead_reason, degraded, generation, retry_count, due_at, wake_at, deadline, queue, fence, worker, \
          started_at, releases, wakes, sent_lane, sent_rung_ms, sent_at, arrives_at, held_by, held_turn, \
-         park_until, passes, variant, dlq_copy, dlq_at, delay_ms, delay_reason, failure_class, failure_code, failure_http_status, failure_message, failure_fingerprint, ended_at, \
+         park_until, passes, variant, dlq_copy, dlq_at, delay_ms, delay_reason, retry_by_handler, failure_class, failure_code, failure_http_status, failure_message, failure_fingerprint, ended_at, \
          note"
     };
 }
@@ -118,6 +118,7 @@ impl Binds {
             .add(state.dlq_at)
             .add(state.delay_ms)
             .optional_text(state.delay_reason.as_deref())
+            .add(i64::from(state.retry_by_handler))
             .optional_text(failure.map(|failure| failure.class.as_str()))
             .optional_text(failure.and_then(|failure| failure.code.as_deref()))
             .add(failure.and_then(|failure| failure.http_status).map(i64::from))
@@ -270,6 +271,7 @@ impl<'r> Columns<'r> {
             dlq_at: self.next()?,
             delay_ms: self.next()?,
             delay_reason: self.next()?,
+            retry_by_handler: self.next::<i64>()? != 0,
             failure: self.failure(false)?,
             ended_at: self.next()?,
             note: self.next()?,

@@ -318,3 +318,55 @@ proptest! {
         }
     }
 }
+
+/// A task that waits for retry `retry_count` after `failure`.
+fn waiting(retry_count: i64, failure: Failure) -> Task {
+    let mut waiting = task(retry_count);
+    waiting.state.failure = Some(failure);
+    waiting
+}
+
+#[test]
+fn a_waiting_task_whose_failure_is_permanent_now_is_not_called_again() {
+    let coded = Failure { code: Some("closed".into()), ..Failure::new(class::RATE_LIMITED, "no") };
+    let strict = Policy { permanent: Lists { codes: vec!["closed".into()], ..Lists::default() }, ..policy() };
+    assert_eq!(rejudge(&waiting(1, coded.clone()), &policy()), None);
+    let (reason, failure) = rejudge(&waiting(1, coded.clone()), &strict).unwrap();
+    assert_eq!(reason, DeadReason::PermanentError);
+    let message = "no; not called again: policy \"default\" now says code closed is listed as permanent";
+    assert_eq!((failure.message.as_str(), failure.class.as_str()), (message, class::RATE_LIMITED));
+    // A class that no list makes retryable any more.
+    let platform = Failure::new(class::PLATFORM_CODE, "m");
+    assert_eq!(rejudge(&waiting(1, platform.clone()), &policy()).unwrap().0, DeadReason::PermanentError);
+    let lenient =
+        Policy { retryable: Lists { classes: vec![class::PLATFORM_CODE.into()], ..Lists::default() }, ..policy() };
+    assert_eq!(rejudge(&waiting(1, platform), &lenient), None);
+    // First attempts and first attempts of a replay have nothing to be judged by.
+    assert_eq!(rejudge(&waiting(0, coded), &strict), None);
+    assert_eq!(rejudge(&task(1), &strict), None);
+}
+
+#[test]
+fn a_retry_that_the_handler_asked_for_is_taken_away_by_the_budget_only() {
+    let Decision::Retry { by_handler, failure, .. } =
+        decide(&task(0), &Outcome::retry("m").with_class(class::BAD_PAYLOAD), &policy(), &BTreeSet::new(), NOW, 0.5)
+    else {
+        panic!("a retry")
+    };
+    assert!(by_handler);
+    let mut asked_for = waiting(1, failure);
+    asked_for.state.retry_by_handler = true;
+    assert_eq!(rejudge(&asked_for, &policy()), None);
+    let none_left = Policy { max_retries: 0, ..policy() };
+    assert_eq!(rejudge(&asked_for, &none_left).unwrap().0, DeadReason::RetriesExhausted);
+}
+
+#[test]
+fn a_waiting_task_whose_budget_is_spent_now_is_not_called_again() {
+    let network = || Failure::new(class::NETWORK, "m");
+    let with = |max_retries| Policy { max_retries, ..policy() };
+    assert_eq!(rejudge(&waiting(2, network()), &with(2)), None, "the last retry that is left");
+    let (reason, failure) = rejudge(&waiting(2, network()), &with(1)).unwrap();
+    assert_eq!(reason, DeadReason::RetriesExhausted);
+    assert_eq!(failure.message, "m; not called again: policy \"default\" now allows 1 retries");
+}
