@@ -16,9 +16,11 @@ mod pulse;
 mod scheduler;
 mod settle;
 mod stall;
+mod strays;
 
 pub use feed::dispatch_once;
 pub use plan::{Plan, RouteError};
+pub use strays::unknown_queues;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
