@@ -16,6 +16,7 @@ mod refused;
 #[path = "../support/rig.rs"]
 mod rig;
 mod stalls;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/third_party.rs"]
