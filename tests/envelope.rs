@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use redeliver::task::{
-    DeadReason, Envelope, MAX_DEPTH, NewTask, Origin, ReadSubmission, Refusal, canonical_payload_hash, read_submission,
-    refusal,
+    DeadReason, Envelope, MAX_DEPTH, NewTask, Origin, ReadSubmission, Refusal, canonical_payload_hash,
+    glance_at_priority, read_submission, refusal,
 };
 
 const NOW: i64 = 1_767_225_600_000;
@@ -259,8 +259,10 @@ fn a_refused_message_has_the_same_id_at_every_delivery_and_another_message_anoth
 #[test]
 fn the_row_for_a_conflict_can_be_found_by_type_and_label() {
     let new = accepted(r#"{"type":"report.render","labels":{"shop":"1"}}"#);
-    let spec = &new.refusal.spec;
-    assert_eq!((spec.task_type.as_str(), new.refusal.queue.as_str()), ("report.render", "default"));
+    let refusal = new.refusal.refusal(&new.spec, &new.queue);
+    let spec = &refusal.spec;
+    assert_eq!(spec.id, new.refusal.id());
+    assert_eq!((spec.task_type.as_str(), refusal.queue.as_str()), ("report.render", "default"));
     assert_eq!(spec.labels, new.spec.labels);
     assert_ne!(spec.id, new.spec.id);
     assert_eq!((&spec.idempotency_key, spec.raw.is_some()), (&None, true));
@@ -450,4 +452,42 @@ proptest! {
         let refusal = refused_from(&body, &origin);
         prop_assert_eq!(&refusal.spec.raw.unwrap().bytes, &body);
     }
+}
+
+#[test]
+fn a_glance_sees_the_priority_that_reading_the_submission_finds() {
+    for priority in 0..=9 {
+        let body = Envelope::new("a.b").payload(&vec!["\"priority\"", ": 3"]).expect("JSON").priority(priority);
+        let body = body.to_bytes().expect("a submission");
+        assert_eq!((glance_at_priority(&body), accepted(&body).spec.priority), (priority, priority));
+    }
+    let without = [
+        r#"{"type":"a.b"}"#,
+        r#"{"priority":null}"#,
+        r#"{"payload":{"priority":7}}"#,
+        r#"{"labels":{"priority":"7"}}"#,
+    ];
+    for body in without {
+        assert_eq!((glance_at_priority(body.as_bytes()), accepted(body).spec.priority), (0, 0), "{body}");
+    }
+}
+
+#[test]
+fn a_glance_at_what_cannot_be_read_sees_no_priority() {
+    let deep = format!(r#"{{"payload":{}{},"priority":7}}"#, "[".repeat(100_000), "]".repeat(100_000));
+    let bodies: [&[u8]; 8] = [
+        b"",
+        b"\"priority\"",
+        b"{\"priority\"",
+        br#"{"priority":"7"}"#,
+        br#"{"priority":7.5}"#,
+        br#"{"priority":99999999999999999999}"#,
+        br#"{"priority":7,"priority":8}"#,
+        b"\xff{\"priority\":7}",
+    ];
+    for body in bodies {
+        assert_eq!(glance_at_priority(body), 0, "{}", String::from_utf8_lossy(body));
+    }
+    // Only that it comes back.
+    let _ = glance_at_priority(deep.as_bytes());
 }

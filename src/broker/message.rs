@@ -13,6 +13,8 @@ pub const WAKE_UP_TYPE: &str = "redeliver.wake-up";
 pub const DEAD_LETTER_TYPE: &str = "redeliver.dead-letter";
 /// When a wake-up should reach its lane, epoch milliseconds. No `x-` prefix and a scalar, so it survives AMQP 1.0 conversion.
 pub const ARRIVES_AT_HEADER: &str = "redeliver-arrives-at";
+/// The priority of a wake-up's task, when it is not 0. Orders a worker's buffer and nothing else, so a wrong one does no harm.
+pub const PRIORITY_HEADER: &str = "redeliver-priority";
 
 /// Where a message goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,13 +100,17 @@ pub fn wake_up(wake: &WakeUp) -> Message {
     } else {
         Target::Lane(LaneKey { queue: wake.queue.clone(), lane: wake.route.lane })
     };
+    let mut headers = vec![(ARRIVES_AT_HEADER, HeaderValue::Number(wake.route.arrives_at))];
+    if wake.priority != 0 {
+        headers.push((PRIORITY_HEADER, HeaderValue::Number(wake.priority)));
+    }
     Message {
         target,
         message_id: format!("{}:{}", wake.id, wake.stamp),
         message_type: Some(WAKE_UP_TYPE),
         content_type: "application/json",
         body: body.to_string().into(),
-        headers: vec![(ARRIVES_AT_HEADER, HeaderValue::Number(wake.route.arrives_at))],
+        headers,
     }
 }
 

@@ -10,8 +10,8 @@ mod topology;
 
 pub use embedded::EmbeddedBroker;
 pub use message::{
-    ARRIVES_AT_HEADER, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, Parsed, Target, WAKE_UP_TYPE, copy_of,
-    dead_copy, parse, submission, wake_up,
+    ARRIVES_AT_HEADER, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, PRIORITY_HEADER, Parsed, Target, WAKE_UP_TYPE,
+    copy_of, dead_copy, parse, submission, wake_up,
 };
 pub use rabbitmq::RabbitBroker;
 pub use topology::{Argument, Binding, ExchangeSpec, QueueRole, QueueSpec, Topology};
@@ -147,6 +147,8 @@ pub struct Delivery {
     pub routing_key: String,
     /// Our `redeliver-arrives-at` header, if it is there and an integer.
     pub arrives_at: Option<Millis>,
+    /// Our `redeliver-priority` header, if it is there and an integer. A submission has its priority in its envelope.
+    pub priority: Option<i64>,
     /// Delivered before, perhaps.
     pub redelivered: bool,
     /// How often the broker got it back without an ack. At the delivery limit it goes to `.rejected`.

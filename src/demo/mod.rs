@@ -186,6 +186,7 @@ async fn forge(store: &dyn Store, broker: &dyn Broker, id: &str) {
     let forged = WakeUp {
         id: id.to_owned(),
         stamp: Stamp { generation: 7, retry_count: 0 },
+        priority: 0,
         queue: crate::task::DEFAULT_QUEUE.to_owned(),
         route,
     };

@@ -11,6 +11,7 @@ mod limit;
 mod pause;
 mod ramp;
 mod rules;
+mod share;
 mod state;
 
 #[cfg(test)]
@@ -23,4 +24,5 @@ pub use limit::{Cell, Window};
 pub use pause::{pause_stops, queue_pause, type_pause};
 pub use ramp::Ramp;
 pub use rules::{BreakerRule, CapRule, FailureRate, Gates, LimitKind, LimitRule, Per, Rate, Subject, WhenOpen, Word};
+pub use share::{LaneTurn, Line, Share};
 pub use state::{GateState, Look, Pass, Place, hold, leave, look, settle, take};

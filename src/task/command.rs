@@ -10,8 +10,8 @@ use crate::gate::{Gates, PersonsWord, Turn};
 use crate::policy::{Policies, TopicPattern};
 
 use super::{
-    Attachment, Attempt, DeadReason, Decision, Failure, LaneKey, Millis, Outstanding, Spec, Spot, Stamp, Status, Task,
-    TaskResult, rejudge,
+    Attachment, Attempt, DeadReason, Decision, Failure, IfTaken, LaneKey, Millis, Outstanding, Spec, Spot, Stamp,
+    Status, Task, TaskResult, rejudge,
 };
 
 /// The times that transitions use; from the `[scheduler]` and `[broker]` sections.
@@ -83,8 +83,8 @@ pub struct NewTask {
     pub deadline: Option<Millis>,
     /// The broker says this delivery may have been seen before.
     pub redelivered: bool,
-    /// Where its row goes if the id or key is taken by another payload.
-    pub refusal: Refusal,
+    /// The row it becomes if the id or key is taken by another payload.
+    pub refusal: IfTaken,
     /// Who would run it now; `None` commits it as pending.
     pub claimant: Option<Claimant>,
     /// Whether a wake-up for it is published right after the commit (the doors that have no delivery of their own).
@@ -389,6 +389,8 @@ pub struct WakeUp {
     pub id: String,
     /// The stamp it carries.
     pub stamp: Stamp,
+    /// The task's own priority.
+    pub priority: i64,
     /// Where to.
     pub queue: String,
     /// Over which lane, by which rung, and when.

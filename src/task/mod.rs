@@ -25,8 +25,8 @@ pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
 pub use rows::{Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
 pub use submission::{
-    Envelope, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, Origin, ReadSubmission,
-    SubmissionError, canonical_payload_hash, read_submission, refusal, refusal_id,
+    Arrived, Envelope, IfTaken, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, Origin,
+    ReadSubmission, SubmissionError, canonical_payload_hash, glance_at_priority, read_submission, refusal, refusal_id,
 };
 
 use std::collections::BTreeMap;

@@ -20,7 +20,7 @@ pub use canonical::{MAX_DEPTH, canonical_payload_hash};
 pub use envelope::{Envelope, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY};
 
 /// Where a submission came from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The AMQP routing key.
     pub routing_key: String,
@@ -38,6 +38,56 @@ pub enum ReadSubmission {
     New(NewTask),
     /// It cannot.
     Refused(Refusal),
+}
+
+/// The dead row of a submission whose id or key turns out to be taken by another payload. Making it hashes the body and copies
+/// it, and hardly any submission comes to that, so it is made when it is needed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum IfTaken {
+    /// To be made from what arrived.
+    Arrived(Arc<Arrived>),
+    /// This one.
+    Row(Box<Refusal>),
+}
+
+/// A submission as it arrived.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Arrived {
+    /// All of the body.
+    pub body: Box<[u8]>,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+impl From<Refusal> for IfTaken {
+    fn from(refusal: Refusal) -> IfTaken {
+        IfTaken::Row(Box::new(refusal))
+    }
+}
+
+impl IfTaken {
+    /// The row's id.
+    pub fn id(&self) -> String {
+        match self {
+            IfTaken::Arrived(arrived) => refusal_id(&arrived.body, &arrived.origin).to_string(),
+            IfTaken::Row(refusal) => refusal.spec.id.clone(),
+        }
+    }
+
+    /// The row for the submission that was read as `spec` and would have gone to `queue`.
+    pub fn refusal(&self, spec: &Spec, queue: &str) -> Refusal {
+        let arrived = match self {
+            IfTaken::Arrived(arrived) => arrived,
+            IfTaken::Row(refusal) => return (**refusal).clone(),
+        };
+        let (body, now) = (&arrived.body, spec.created_at);
+        let mut refusal = refusal(body, &arrived.origin, body.len(), now, |_| queue.to_owned());
+        // Known here, and what people look for it by.
+        refusal.spec.task_type.clone_from(&spec.task_type);
+        refusal.spec.payload_hash = canonical_payload_hash(&spec.task_type, &refusal.spec.payload);
+        refusal.spec.labels.clone_from(&spec.labels);
+        refusal
+    }
 }
 
 /// Why a submission cannot be a task. The texts go to people, in the row's failure.
@@ -114,19 +164,13 @@ pub fn read_submission(
     match read {
         Ok(Accepted { spec, times }) => {
             let queue = queue_of(&spec.task_type);
-            let mut refusal = refusal(body, origin, max_body, now, &queue_of);
-            // Known here, and what people look for it by.
-            refusal.spec.task_type.clone_from(&spec.task_type);
-            refusal.spec.payload_hash = canonical_payload_hash(&spec.task_type, &refusal.spec.payload);
-            refusal.spec.labels.clone_from(&spec.labels);
-            refusal.queue.clone_from(&queue);
             ReadSubmission::New(NewTask {
                 spec,
                 queue,
                 not_before: times.not_before,
                 deadline: times.deadline,
                 redelivered: origin.redelivered,
-                refusal,
+                refusal: IfTaken::Arrived(Arc::new(Arrived { body: body.into(), origin: origin.clone() })),
                 claimant: None,
                 publish: false,
                 rejected: false,
@@ -138,6 +182,22 @@ pub fn read_submission(
             ReadSubmission::Refused(refusal)
         }
     }
+}
+
+/// The priority that a submission asks for, without reading the rest of it; 0 when it names none or cannot be read.
+///
+/// For the order in which submissions wait to be read, and not worth more: most name no priority and are searched for the word
+/// only, and none is kept in memory twice, as it would be if it were read when it arrives.
+pub fn glance_at_priority(body: &[u8]) -> i64 {
+    #[derive(serde::Deserialize)]
+    struct Glance {
+        priority: Option<i64>,
+    }
+    const NAME: &[u8] = b"\"priority\"";
+    if !body.windows(NAME.len()).any(|part| part == NAME) {
+        return 0;
+    }
+    serde_json::from_slice::<Glance>(body).ok().and_then(|glance| glance.priority).unwrap_or(0)
 }
 
 /// The dead row for a message that cannot become a runnable task: reason `malformed`, raw bytes cut at `max_body`. The caller

@@ -178,12 +178,12 @@ impl Rows {
 
     /// The id, key or hash is known. The same payload is the same task; another one is a conflict, and the first is untouched.
     fn submit_again(&mut self, known: Task, new: NewTask, now: Millis, settings: &Settings) -> Answer {
-        if known.spec.raw.is_some() && known.spec.id == new.refusal.spec.id {
+        if known.spec.raw.is_some() && known.spec.id == new.refusal.id() {
             return Refused(Box::new(known));
         }
         let known_hash = known.spec.hash_of_payload();
         if known_hash != new.spec.payload_hash {
-            let mut refusal = new.refusal;
+            let mut refusal = new.refusal.refusal(&new.spec, &new.queue);
             refusal.reason = DeadReason::DuplicateConflict;
             refusal.failure = Failure::new(
                 "duplicate_conflict",
@@ -557,7 +557,12 @@ impl Task {
         let route = Outstanding { lane: self.stamp().lane(), rung_ms: 0, sent_at: now, arrives_at: now };
         self.state.outstanding = Some(route);
         self.state.wake_at = Some(wake_at);
-        WakeUp { id: self.spec.id.clone(), stamp: self.stamp(), queue: self.queue().to_owned(), route }
+        self.wake_up(route)
+    }
+
+    fn wake_up(&self, route: Outstanding) -> WakeUp {
+        let (spec, queue) = (&self.spec, self.queue().to_owned());
+        WakeUp { id: spec.id.clone(), stamp: self.stamp(), priority: spec.priority, queue, route }
     }
 }
 
@@ -591,7 +596,7 @@ fn retry(
     let route = Outstanding { lane: Lane::Retries, rung_ms: delay_ms, sent_at: now, arrives_at: due_at };
     state.outstanding = Some(route);
     state.wake_at = Some(due_at.saturating_add(settings.grace_ms));
-    Some(WakeUp { id: task.spec.id.clone(), stamp: task.stamp(), queue: task.queue().to_owned(), route })
+    Some(task.wake_up(route))
 }
 
 pub(super) fn circuit_open(breaker: &str) -> Failure {

@@ -9,11 +9,12 @@ use tokio_util::sync::CancellationToken;
 use crate::broker::Token;
 use crate::handler::{AttemptContext, Handler, Report, run_caught};
 use crate::store::Urgency;
-use crate::task::{Answer, Change, Command, Decision, Outcome, Settlement, Task, decide, decide_lost};
+use crate::task::{Answer, Change, Command, Decision, Outcome, Settlement, Task, decide_lost};
 use crate::telemetry::Event;
 
 use super::Shared;
 use super::outbox::Letter;
+use super::settle;
 
 /// No delivery is held longer than this: RabbitMQ's `consumer_timeout` (30 min by default) would close the channel and requeue
 /// everything on it. A running attempt is carried by its lease instead.
@@ -94,7 +95,8 @@ pub(super) async fn run(
         }
     };
     match ended {
-        Ended::Reported(report) => settle(&shared, &task, report, token).await,
+        // Gives up lease and places when it is settled, which another task may do for it.
+        Ended::Reported(report) => return settle::settle(&shared, task, report, token, places).await,
         Ended::LeaseLost => {
             shared.observers.emit(&Event::SettleRefused { id: &id, fence });
             ack(token).await;
@@ -111,66 +113,13 @@ async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) -> O
     tokio::time::timeout(WIND_UP, running).await.ok()
 }
 
-async fn settle(shared: &Shared, task: &Task, report: Report, token: Option<Token>) {
-    let policy = shared.policy_of(&task.spec);
-    let decision = decide(task, &report.outcome, &policy, &shared.rungs, shared.store.now(), rand::random());
-    let (result, cost) = match report.outcome {
-        Outcome::Success { result, cost } => (result, cost),
-        Outcome::Failure { cost, .. } => (None, cost),
-    };
-    let settlement = Settlement {
-        worker: shared.name.clone(),
-        policy: Some(policy.name.clone()),
-        variant: policy.variant_for(task.id(), task.state.variant.as_deref()).map(|variant| variant.name.clone()),
-        result,
-        cost,
-        attachments: report.attachments,
-        decision,
-        fallback: None,
-        hold_ms: None,
-        gates: Arc::clone(&shared.claimant.gates),
-    };
-    commit_settlement(shared, task, settlement, token).await;
-}
-
-async fn commit_settlement(shared: &Shared, task: &Task, settlement: Settlement, token: Option<Token>) {
-    let command =
-        Command::Settle { id: task.id().to_owned(), fence: task.state.fence, settlement: Box::new(settlement) };
-    let Some(persisted) = shared.persist(Urgency::Normal, vec![command]).await else {
-        // The worker ends with the store away: the lease carries the task, the delivery comes again and finds it so.
-        return;
-    };
-    // No heartbeat for what is settled: it would be refused, and taken for a lost lease.
-    shared.leases.remove(task.id(), task.state.fence);
-    match persisted.answers.into_iter().next() {
-        Some(Answer::Settled(change)) => {
-            ack(token).await;
-            after_settled(shared, *change);
-        }
-        Some(Answer::Unprocessable { message }) => {
-            // The row alone breaks its transaction. Its lease will end; poison it now so that it does not run again and again.
-            let poison = Command::Poison { id: task.id().to_owned(), message };
-            if let Some(answers) = shared.try_apply(vec![poison]).await {
-                after_buried(shared, answers);
-            }
-            ack(token).await;
-        }
-        // An earlier try was committed without telling: the attempt is recorded and alarms do the rest.
-        Some(_) if persisted.uncertain => ack(token).await,
-        _ => {
-            shared.observers.emit(&Event::SettleRefused { id: task.id(), fence: task.state.fence });
-            ack(token).await;
-        }
-    }
-}
-
 /// A run that was cancelled because the worker stops. The sixth time for one stamp counts as a crash: a task that outlives every
 /// worker's shutdown must not go round for ever.
 async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
     if task.state.releases >= shared.plan.scheduler.max_releases {
         let settlement = lost_settlement(shared, task);
-        commit_settlement(shared, task, settlement, token).await;
-        return;
+        let ended = settle::Ended { task: task.clone(), settlement, token, places: None };
+        return settle::commit(shared, vec![ended]).await;
     }
     let nack = token.as_ref().is_some_and(Token::usable);
     let release = Command::Release { id: task.id().to_owned(), fence: task.state.fence, nack };

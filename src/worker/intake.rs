@@ -1,9 +1,9 @@
 //! From deliveries to claims.
 //!
-//! One loop per queue: deliveries wait here, unacked, for a free place; then as many as there are places go to the store in one
-//! batch. Nothing is claimed before it can run, so a lease never ticks for a task that only waits.
+//! One loop per queue: deliveries wait here, unacked, for a free place, and so do held rows that the scheduler offers; then as many
+//! as there are places go to the store in one batch. Nothing is claimed before it can run, so a lease never ticks for a task that
+//! only waits.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::broker::{Delivery, Parsed, Source, Token, parse};
+use crate::gate::LaneTurn;
 use crate::store::Urgency;
 use crate::task::{
     Answer, Claimant, Command, DeadReason, Ending, Failure, Lane, LaneKey, Origin, ReadSubmission, Refusal, Stamp,
@@ -20,8 +21,9 @@ use crate::task::{
 use crate::telemetry::Event;
 
 use super::attempt::{self, LONGEST_HOLD, Places, ack, after_buried};
+use super::lanes::{Buffer, Lanes, Next, Offer, Waiting};
 use super::outbox::Letter;
-use super::{Shared, fallback};
+use super::{Shared, after_you, fallback};
 
 /// The most deliveries of one claim batch.
 const BATCH: usize = 128;
@@ -34,15 +36,26 @@ const OLD: Duration = Duration::from_secs(540);
 /// which it would be dead without ever having had a place.
 const TIRED: i64 = 5;
 
-/// A delivery that waits for a place.
-struct Waiting {
-    delivery: Delivery,
-    since: Instant,
+/// So long after a worker's first delivery its first start is decided: the broker hands over one lane after the other, and before
+/// both are here all places would go to whichever came first.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+
+/// One entry of a claim batch. Without a place it is only put down.
+struct Candidate {
+    who: Next,
+    place: Option<(Places, LaneTurn)>,
+}
+
+impl Candidate {
+    fn put_down(waiting: Waiting) -> Candidate {
+        Candidate { who: Next::Message(waiting), place: None }
+    }
 }
 
 /// What is known of a batch's entry besides its command.
 struct Entry {
-    delivery: Delivery,
+    /// What woke it; a held row has none.
+    delivery: Option<Delivery>,
     what: What,
 }
 
@@ -60,11 +73,14 @@ pub(super) fn spawn(
 ) {
     let mut doors = std::collections::HashMap::new();
     for queue in served {
+        let Some(lanes) = shared.lanes.get(queue).cloned() else { continue };
         // Unbounded is bounded here: the broker delivers at most `prefetch` unacked messages per consumer.
         let (door, waiting) = mpsc::unbounded_channel();
         doors.insert(queue.clone(), door);
         let queue_slots = shared.queue_slots.get(queue).cloned();
-        tracker.spawn(take_in(Arc::clone(shared), tracker.clone(), waiting, queue_slots));
+        let (shared, buffer) = (Arc::clone(shared), Buffer::default());
+        let intake = Intake { shared, tracker: tracker.clone(), lanes, queue_slots, buffer };
+        tracker.spawn(intake.run(waiting));
     }
     let shared = Arc::clone(shared);
     tracker.spawn(async move {
@@ -99,58 +115,103 @@ fn note_mark(shared: &Shared, delivery: &Delivery) {
     }
 }
 
-async fn take_in(
+/// The intake of one queue.
+struct Intake {
     shared: Arc<Shared>,
     tracker: TaskTracker,
-    mut door: mpsc::UnboundedReceiver<Delivery>,
+    lanes: Arc<Lanes>,
     queue_slots: Option<Arc<Semaphore>>,
-) {
-    let mut waiting: VecDeque<Waiting> = VecDeque::new();
-    let mut age_check = tokio::time::interval(AGE_CHECK);
-    loop {
-        // What came in since the last batch, so that a batch is as large as there are places.
-        while let Ok(delivery) = door.try_recv() {
-            line_up(&shared, &tracker, &mut waiting, delivery);
-        }
-        tokio::select! {
-            biased;
-            () = shared.stop_intake.cancelled() => break,
-            places = first_places(&shared, queue_slots.as_ref()), if !waiting.is_empty() => {
-                let Some(places) = places else { break };
-                let batch = gather(&shared, queue_slots.as_ref(), places, &mut waiting);
-                if !batch.is_empty() {
-                    tracker.spawn(start(Arc::clone(&shared), tracker.clone(), batch));
-                }
+    buffer: Buffer,
+}
+
+impl Intake {
+    async fn run(mut self, mut door: mpsc::UnboundedReceiver<Delivery>) {
+        let shared = Arc::clone(&self.shared);
+        let (lanes, queue_slots) = (Arc::clone(&self.lanes), self.queue_slots.clone());
+        let mut age_check = tokio::time::interval(AGE_CHECK);
+        let mut opens_at: Option<Instant> = None;
+        loop {
+            // What came in since the last batch, so that a batch is as large as there are places.
+            while let Ok(delivery) = door.try_recv() {
+                self.line_up(delivery);
             }
-            delivery = door.recv() => match delivery {
-                Some(delivery) => line_up(&shared, &tracker, &mut waiting, delivery),
-                None => break,
-            },
-            _ = age_check.tick() => put_down_old(&shared, &tracker, &mut waiting),
+            for offer in lanes.take_offers() {
+                self.buffer.push_held(offer);
+            }
+            let waits = !self.buffer.is_empty();
+            if waits && opens_at.is_none() {
+                opens_at = Some(Instant::now() + FIRST_LOOK);
+            }
+            let open = opens_at.is_some_and(|at| at <= Instant::now());
+            tokio::select! {
+                biased;
+                () = shared.stop_intake.cancelled() => break,
+                places = first_places(&shared, queue_slots.as_ref()), if waits && open => {
+                    let Some(places) = places else { break };
+                    // Attempts that end together free their places one by one: let them, so that one batch takes all of these.
+                    after_you().await;
+                    self.start_some(places);
+                }
+                () = tokio::time::sleep_until(opens_at.unwrap_or_else(Instant::now)), if waits && !open => {}
+                delivery = door.recv() => match delivery {
+                    Some(delivery) => self.line_up(delivery),
+                    None => break,
+                },
+                () = lanes.offered.notified() => {}
+                _ = age_check.tick() => self.put_down_old(),
+            }
+        }
+        // Nothing of this was started: it goes back as it is.
+        door.close();
+        while let Ok(delivery) = door.try_recv() {
+            delivery.token.nack().await;
+        }
+        for waiting in self.buffer.drain_old(|_| true) {
+            waiting.delivery.token.nack().await;
         }
     }
-    // Nothing of this was started: it goes back as it is.
-    door.close();
-    while let Ok(delivery) = door.try_recv() {
-        waiting.push_back(Waiting { delivery, since: Instant::now() });
+
+    /// Into the line, unless it has stood there too often: workers that are killed or restarted again and again give back what they
+    /// have not started, and each time counts towards the broker's delivery limit. Only a submission has no row to be safe in.
+    fn line_up(&mut self, delivery: Delivery) {
+        let parsed = parse(&delivery);
+        if delivery.returns >= TIRED && delivery.source == Source::Tasks && parsed == Parsed::Submission {
+            // One batch each: if reading it is what ends the process, it takes no other with it.
+            self.start(vec![Candidate::put_down(Waiting { delivery, parsed, since: Instant::now() })]);
+            return;
+        }
+        self.buffer.push(delivery, parsed);
     }
-    for Waiting { delivery, .. } in waiting {
-        delivery.token.nack().await;
+
+    /// As many as there are places, one turn each.
+    fn start_some(&mut self, first: Places) {
+        let mut batch = Vec::new();
+        let mut places = Some(first);
+        while batch.len() < BATCH && !self.buffer.is_empty() {
+            let Some(place) = places.take().or_else(|| more_places(&self.shared, self.queue_slots.as_ref())) else {
+                break;
+            };
+            let Some((who, turn)) = self.buffer.next(&self.lanes) else { break };
+            batch.push(Candidate { who, place: Some((place, turn)) });
+        }
+        self.start(batch);
+    }
+
+    /// Commits and acks what has waited too long for a place. The row's alarm brings it back.
+    fn put_down_old(&mut self) {
+        debug_assert!(OLD < LONGEST_HOLD);
+        let old = self.buffer.drain_old(|waiting| waiting.since.elapsed() >= OLD);
+        self.start(old.into_iter().map(Candidate::put_down).collect());
+    }
+
+    fn start(&self, batch: Vec<Candidate>) {
+        if !batch.is_empty() {
+            self.tracker.spawn(start(Arc::clone(&self.shared), self.tracker.clone(), Arc::clone(&self.lanes), batch));
+        }
     }
 }
 
-/// To the end of the line, unless it has stood there too often: workers that are killed or restarted again and again give back what
-/// they have not started, and each time counts towards the broker's delivery limit. Only a submission has no row to be safe in.
-fn line_up(shared: &Arc<Shared>, tracker: &TaskTracker, waiting: &mut VecDeque<Waiting>, delivery: Delivery) {
-    if delivery.returns >= TIRED && delivery.source == Source::Tasks && matches!(parse(&delivery), Parsed::Submission) {
-        // One batch each: if reading it is what ends the process, it takes no other with it.
-        tracker.spawn(start(Arc::clone(shared), tracker.clone(), vec![(delivery, None)]));
-        return;
-    }
-    waiting.push_back(Waiting { delivery, since: Instant::now() });
-}
-
-pub(super) async fn first_places(shared: &Shared, queue_slots: Option<&Arc<Semaphore>>) -> Option<Places> {
+async fn first_places(shared: &Shared, queue_slots: Option<&Arc<Semaphore>>) -> Option<Places> {
     let queue_slot = match queue_slots {
         Some(slots) => Some(Arc::clone(slots).acquire_owned().await.ok()?),
         None => None,
@@ -159,7 +220,7 @@ pub(super) async fn first_places(shared: &Shared, queue_slots: Option<&Arc<Semap
     Some(Places { _slot: slot, _queue_slot: queue_slot })
 }
 
-pub(super) fn more_places(shared: &Shared, queue_slots: Option<&Arc<Semaphore>>) -> Option<Places> {
+fn more_places(shared: &Shared, queue_slots: Option<&Arc<Semaphore>>) -> Option<Places> {
     let queue_slot: Option<OwnedSemaphorePermit> = match queue_slots {
         Some(slots) => Some(Arc::clone(slots).try_acquire_owned().ok()?),
         None => None,
@@ -168,74 +229,62 @@ pub(super) fn more_places(shared: &Shared, queue_slots: Option<&Arc<Semaphore>>)
     Some(Places { _slot: slot, _queue_slot: queue_slot })
 }
 
-fn gather(
-    shared: &Shared,
-    queue_slots: Option<&Arc<Semaphore>>,
-    first: Places,
-    waiting: &mut VecDeque<Waiting>,
-) -> Vec<(Delivery, Option<Places>)> {
-    let mut batch = Vec::new();
-    let mut places = Some(first);
-    while batch.len() < BATCH {
-        let Some(next) = waiting.pop_front() else { break };
-        if !next.delivery.token.usable() {
-            // Its session is gone: the broker delivers it again.
-            continue;
-        }
-        let place = match places.take() {
-            Some(place) => place,
-            None => match more_places(shared, queue_slots) {
-                Some(place) => place,
-                None => {
-                    waiting.push_front(next);
-                    break;
-                }
-            },
-        };
-        batch.push((next.delivery, Some(place)));
-    }
-    batch
-}
-
-/// Commits and acks what has waited too long for a place. The row's alarm brings it back.
-fn put_down_old(shared: &Arc<Shared>, tracker: &TaskTracker, waiting: &mut VecDeque<Waiting>) {
-    debug_assert!(OLD < LONGEST_HOLD);
-    // What a lost session left here comes again on the next one.
-    waiting.retain(|next| next.delivery.token.usable());
-    let old = waiting.iter().take_while(|next| next.since.elapsed() >= OLD).count();
-    if old > 0 {
-        let batch = waiting.drain(..old).map(|next| (next.delivery, None)).collect();
-        tracker.spawn(start(Arc::clone(shared), tracker.clone(), batch));
-    }
-}
-
-/// Claims a batch and starts what the store lets run. An entry without places is only put down.
-async fn start(shared: Arc<Shared>, tracker: TaskTracker, batch: Vec<(Delivery, Option<Places>)>) {
+/// Claims a batch and starts what the store lets run.
+async fn start(shared: Arc<Shared>, tracker: TaskTracker, lanes: Arc<Lanes>, batch: Vec<Candidate>) {
     let mut commands = Vec::with_capacity(batch.len());
     let mut entries = Vec::with_capacity(batch.len());
     let mut places = Vec::with_capacity(batch.len());
-    for (delivery, place) in batch {
+    for Candidate { who, place } in batch {
         let claimant = place.is_some().then(|| shared.claimant.clone());
-        let (command, what) = command_for(&shared, &delivery, claimant);
+        let (command, entry) = match who {
+            Next::Message(Waiting { delivery, parsed, .. }) => {
+                let (command, what) = command_for(&shared, &delivery, parsed, claimant);
+                (command, Entry { delivery: Some(delivery), what })
+            }
+            Next::Held(Offer { id, stamp }) => {
+                let command = match claimant {
+                    Some(claimant) => Command::Admit { id: id.clone(), stamp, claimant },
+                    // Cannot be: an offer is taken from the line only with a place.
+                    None => Command::Claim { id: id.clone(), stamp, claimant },
+                };
+                (command, Entry { delivery: None, what: What::WakeUp { id, stamp } })
+            }
+        };
         commands.push(command);
-        entries.push(Entry { delivery, what });
+        entries.push(entry);
         places.push(place);
     }
     let Some(persisted) = shared.persist(Urgency::Normal, commands).await else {
-        for entry in entries {
-            entry.delivery.token.nack().await;
+        for delivery in entries.into_iter().filter_map(|entry| entry.delivery) {
+            delivery.token.nack().await;
         }
         return;
     };
     let uncertain = persisted.uncertain;
+    let mut look_again = false;
     for ((entry, place), answer) in entries.into_iter().zip(places).zip(persisted.answers) {
         let answer = if uncertain { own_claim(&shared, answer, &entry.what).await } else { answer };
+        let place = place.and_then(|(place, turn)| {
+            if matches!(answer, Answer::Run(_)) {
+                return Some(place);
+            }
+            lanes.undo(turn);
+            None
+        });
+        if let Entry { delivery: None, what: What::WakeUp { id, .. } } = &entry {
+            lanes.closed(id);
+            // A row that is held as before would only be offered as before, again and again.
+            look_again |= !matches!(answer, Answer::Held { .. } | Answer::Waiting(_));
+        }
         follow(&shared, &tracker, entry, place, answer).await;
+    }
+    if look_again {
+        shared.gate_moved.notify_one();
     }
 }
 
-fn command_for(shared: &Shared, delivery: &Delivery, claimant: Option<Claimant>) -> (Command, What) {
-    match parse(delivery) {
+fn command_for(shared: &Shared, delivery: &Delivery, parsed: Parsed, claimant: Option<Claimant>) -> (Command, What) {
+    match parsed {
         Parsed::WakeUp { id, stamp } => {
             (Command::Claim { id: id.clone(), stamp, claimant }, What::WakeUp { id, stamp })
         }
@@ -313,37 +362,40 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
     if let Answer::Unprocessable { message } = answer {
         return set_aside(shared, what, delivery, message).await;
     }
-    let token = delivery.token;
+    let by_message = delivery.is_some();
+    let token = delivery.map(|delivery| delivery.token);
     match answer {
         Answer::Run(task) => {
             if matches!(what, What::Submission) && task.stamp() == Stamp::FIRST {
                 shared.observers.emit(&Event::Accepted { task: &task });
             }
             match place {
-                Some(place) => launch(shared, tracker, *task, Some(token), place),
+                Some(place) => launch(shared, tracker, *task, token, place),
                 // Cannot be: without a place there was no claimant. The lease covers even this.
-                None => ack(Some(token)).await,
+                None => ack(token).await,
             }
         }
         Answer::Waiting(task) => {
-            shared.observers.emit(&Event::Accepted { task: &task });
+            if by_message {
+                shared.observers.emit(&Event::Accepted { task: &task });
+            }
             if shared.handler_of(&task.spec.task_type).is_none() {
                 judge_no_route(shared, &task).await;
             } else {
                 shared.nudge.notify_one();
             }
-            ack(Some(token)).await;
+            ack(token).await;
         }
         Answer::Tripped { task, by } => {
-            ack(Some(token)).await;
+            ack(token).await;
             fallback::tripped(shared, &task, &by).await;
         }
         Answer::Dead(_) => {
-            ack(Some(token)).await;
+            ack(token).await;
             after_buried(shared, vec![answer]);
         }
         Answer::Refused(task) => {
-            ack(Some(token)).await;
+            ack(token).await;
             let reason = task.state.dead_reason.unwrap_or(DeadReason::Malformed);
             shared.observers.emit(&Event::Died { task: &task, reason });
             if task.state.dlq_copy == crate::task::DlqCopy::Wanted {
@@ -352,17 +404,21 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
         }
         Answer::Duplicate { id, status } => {
             shared.observers.emit(&Event::Duplicate { id: &id, status });
-            ack(Some(token)).await;
+            ack(token).await;
         }
         Answer::Held { by } => {
-            if let What::WakeUp { id, .. } = &what {
+            if let What::WakeUp { id, .. } = &what
+                && by_message
+            {
                 shared.observers.emit(&Event::Held { id, by: &by });
             }
             shared.gate_moved.notify_one();
-            ack(Some(token)).await;
+            ack(token).await;
         }
         other => {
-            if let What::WakeUp { id, stamp } = &what {
+            if let What::WakeUp { id, stamp } = &what
+                && by_message
+            {
                 let why = match other {
                     Answer::Early => "not due yet".to_owned(),
                     Answer::Stale { stamp } => format!("row has stamp {stamp}"),
@@ -372,7 +428,7 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
                 };
                 shared.observers.emit(&Event::StaleDropped { id, stamp: *stamp, why: &why });
             }
-            ack(Some(token)).await;
+            ack(token).await;
         }
     }
 }
@@ -425,26 +481,30 @@ pub(super) fn no_route_failure(task_type: &str) -> Failure {
 }
 
 /// The store can process every row of the batch but this one. A known row is poisoned, a submission is kept as its raw bytes.
-async fn set_aside(shared: &Shared, what: What, delivery: Delivery, message: String) {
-    let command = match what {
-        What::WakeUp { id, .. } => {
+async fn set_aside(shared: &Shared, what: What, delivery: Option<Delivery>, message: String) {
+    let command = match (what, &delivery) {
+        (What::WakeUp { id, .. }, _) => {
             tracing::error!(task = id, message, "the store cannot process this row; it is set aside as poison");
             Command::Poison { id, message }
         }
-        What::Submission => {
+        (What::Submission, Some(delivery)) => {
             tracing::error!(message, "the store cannot process this submission; its bytes are set aside as poison");
             let failure = Failure::new("poison", message);
-            Command::Refuse(Box::new(refusal_of(shared, &delivery, DeadReason::Poison, failure)))
+            Command::Refuse(Box::new(refusal_of(shared, delivery, DeadReason::Poison, failure)))
         }
+        // Cannot be: a submission is a message.
+        (What::Submission, None) => return,
     };
     match shared.try_apply(vec![command]).await {
         Some(answers) if !answers.iter().any(|answer| matches!(answer, Answer::Unprocessable { .. })) => {
             after_buried(shared, answers);
-            ack(Some(delivery.token)).await;
+            ack(delivery.map(|delivery| delivery.token)).await;
         }
         // Still nothing is written down, so nothing may be acked: the broker keeps it.
         _ => {
-            delivery.token.nack().await;
+            if let Some(delivery) = delivery {
+                delivery.token.nack().await;
+            }
         }
     }
 }

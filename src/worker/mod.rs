@@ -8,11 +8,13 @@ mod attempt;
 mod fallback;
 mod feed;
 mod intake;
+mod lanes;
 mod leases;
 mod outbox;
 mod plan;
 mod pulse;
 mod scheduler;
+mod settle;
 mod stall;
 
 pub use feed::dispatch_once;
@@ -20,6 +22,7 @@ pub use plan::{Plan, RouteError};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -35,6 +38,7 @@ use crate::store::{Store, StoreError, Urgency};
 use crate::task::{Answer, Claimant, Command, Millis, Spec, Spot};
 use crate::telemetry::{Event, Observers};
 
+use lanes::Lanes;
 use leases::Leases;
 use outbox::Outbox;
 use pulse::Pulse;
@@ -79,10 +83,14 @@ pub(crate) struct Shared {
     pub leases: Arc<Leases>,
     pub pulse: Arc<Pulse>,
     pub outbox: Outbox,
+    /// Attempts that have ended and are to be settled together.
+    pub ended: settle::Gathering,
     /// Places for attempts.
     pub slots: Arc<Semaphore>,
     /// Places per queue, for queues with a bound of their own.
     pub queue_slots: HashMap<String, Arc<Semaphore>>,
+    /// The lanes of each served queue: where held rows are offered for a start.
+    pub lanes: HashMap<String, Arc<Lanes>>,
     /// Wakes the scheduler before its time.
     pub nudge: Notify,
     /// Wakes admission: an event may have opened a gate.
@@ -119,6 +127,8 @@ impl Worker {
             .iter()
             .filter_map(|queue| queue.concurrency.map(|places| (queue.name.clone(), Arc::new(Semaphore::new(places)))))
             .collect();
+        let lanes =
+            served.iter().map(|queue| (queue.name.clone(), Arc::new(Lanes::new(plan.worker.retry_share)))).collect();
         let served: Vec<String> = served.into_iter().map(|queue| queue.name.clone()).collect();
         let tracker = TaskTracker::new();
         let pulse = Arc::new(Pulse::new());
@@ -141,8 +151,10 @@ impl Worker {
             leases: Arc::clone(&leases),
             pulse: Arc::clone(&pulse),
             outbox,
+            ended: settle::Gathering::default(),
             slots: Arc::new(Semaphore::new(plan.worker.concurrency)),
             queue_slots,
+            lanes,
             nudge: Notify::new(),
             gate_moved: Notify::new(),
             marks: std::sync::Mutex::default(),
@@ -160,7 +172,7 @@ impl Worker {
         let deliveries = broker.consume(Arc::new(shared.plan.topology.clone()), consumption, watch).await?;
         tracker.spawn(outbox::run(Arc::clone(&shared), outbox_feed, tracker.clone()));
         tracker.spawn(scheduler::run(Arc::clone(&shared), tracker.clone()));
-        tracker.spawn(admission::run(Arc::clone(&shared), served.clone(), tracker.clone()));
+        tracker.spawn(admission::run(Arc::clone(&shared)));
         intake::spawn(&shared, &tracker, deliveries, &served);
         Ok(Worker { shared, tracker, heartbeats: Some(heartbeats) })
     }
@@ -221,6 +233,12 @@ impl Shared {
 
     pub fn queue_of(&self, task_type: &str) -> &str {
         crate::config::queue_of(&self.plan.queues, task_type)
+    }
+
+    /// How many attempts of that queue could start now.
+    pub fn free_places(&self, queue: &str) -> usize {
+        let own = self.queue_slots.get(queue).map_or(usize::MAX, |slots| slots.available_permits());
+        own.min(self.slots.available_permits())
     }
 
     /// Applies commands, again and again while the store is away; `None` when the worker ends before it came back.
@@ -314,6 +332,20 @@ impl SessionWatch for MissingWriter {
         let commands = queues.into_iter().map(|queue| Command::DirtyDlq { queue }).collect();
         self.0.store.apply(Urgency::Normal, commands).await.map(drop).map_err(|error| error.to_string())
     }
+}
+
+/// Lets the tasks go first that are ready now. Unlike tokio's own yield this stands in a line from which any thread may take it,
+/// so a handler that blocks this thread does not hold it up.
+async fn after_you() {
+    let mut stepped_back = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut stepped_back, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// `host-pid-random`: a process that comes back with the same pid must not look like the one that died.

@@ -20,6 +20,7 @@ pub fn wake(queue: &str, lane: Lane, id: &str) -> Message {
     wake_up(&WakeUp {
         id: id.into(),
         stamp,
+        priority: 4,
         queue: queue.into(),
         route: Outstanding { lane, rung_ms: 0, sent_at: 1, arrives_at: 1_700_000_000_123 },
     })
@@ -62,7 +63,7 @@ pub async fn a_message_arrives_with_everything_it_carries(ground: Ground) {
     let delivery = next(&mut deliveries).await;
     assert_eq!((delivery.queue.as_str(), delivery.source), ("default", Source::Retries));
     assert_eq!(delivery.message_id.as_deref(), Some("task:7:0:1"));
-    assert_eq!(delivery.arrives_at, Some(1_700_000_000_123));
+    assert_eq!((delivery.arrives_at, delivery.priority), (Some(1_700_000_000_123), Some(4)));
     assert!(!delivery.redelivered);
     let stamp = Stamp { generation: 0, retry_count: 1 };
     assert_eq!(parse(&delivery), Parsed::WakeUp { id: "task:7".into(), stamp });

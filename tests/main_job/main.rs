@@ -9,6 +9,7 @@ mod commands;
 mod crowd;
 mod forged;
 mod killed;
+mod lanes;
 mod lost_queues;
 mod refused;
 #[path = "../support/rig.rs"]

@@ -334,7 +334,8 @@ impl Redeliver {
                 queue: DEFAULT_QUEUE.into(),
                 reason: DeadReason::DuplicateConflict,
                 failure: Failure::new("duplicate_conflict", ""),
-            },
+            }
+            .into(),
             claimant,
             publish: false,
             rejected: false,

@@ -105,7 +105,7 @@ pub fn new_task(id: &str) -> NewTask {
         not_before: None,
         deadline: None,
         redelivered: false,
-        refusal: refusal(id),
+        refusal: refusal(id).into(),
         claimant: Some(claimant()),
         publish: false,
         rejected: false,

@@ -200,7 +200,8 @@ pub fn submission(id: &str, key: &str, payload: &str) -> NewTask {
             queue: DEFAULT_QUEUE.into(),
             reason: DeadReason::DuplicateConflict,
             failure: failure(),
-        },
+        }
+        .into(),
         claimant: Some(anybody()),
         publish: false,
         rejected: false,

@@ -120,7 +120,8 @@ fn a_published_row_is_claimed_by_its_wake_up_and_not_by_the_door_that_made_it() 
 #[test]
 fn a_refused_message_that_comes_again_is_the_same_row() {
     let mut desk = Desk::new();
-    let refusal = submission(ID, ID, "1").refusal;
+    let new = submission(ID, ID, "1");
+    let refusal = new.refusal.refusal(&new.spec, &new.queue);
     for _ in 0..2 {
         assert!(matches!(desk.apply(Command::Refuse(Box::new(refusal.clone()))), Answer::Refused(_)));
     }

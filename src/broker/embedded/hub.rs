@@ -57,6 +57,7 @@ pub(super) struct Stored {
     pub(super) message_id: String,
     pub(super) routing_key: String,
     pub(super) arrives_at: Option<Millis>,
+    pub(super) priority: Option<i64>,
     /// How often it was delivered and came back.
     pub(super) returns: i64,
 }
@@ -269,6 +270,7 @@ impl Core {
                     message_id: Some(message.message_id.clone()),
                     routing_key: message.routing_key.clone(),
                     arrives_at: message.arrives_at,
+                    priority: message.priority,
                     redelivered: message.returns > 0,
                     returns: message.returns,
                     token: Token::new(answer),

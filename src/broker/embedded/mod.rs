@@ -20,7 +20,8 @@ use tokio::sync::mpsc;
 use self::hub::{Consumer, Hub, Stored};
 use super::{
     ARRIVES_AT_HEADER, Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadCopy, DeadPass, Delivery, Difference,
-    HeaderValue, Message, Published, QueueDepth, QueueRole, QueueSpec, SessionWatch, Source, Target, Topology, copy_of,
+    HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec, SessionWatch, Source, Target,
+    Topology, copy_of,
 };
 use crate::task::{Lane, LaneKey, Spot};
 
@@ -79,16 +80,19 @@ impl EmbeddedBroker {
 
     fn publish_one(&self, message: Message) -> Published {
         let direct = |key: &LaneKey| format!("{}.{}.{}", self.namespace, key.queue, key.lane.as_str());
-        let arrives_at = message.headers.iter().find_map(|(name, value)| match value {
-            HeaderValue::Number(at) if *name == ARRIVES_AT_HEADER => Some(*at),
-            _ => None,
-        });
+        let number = |header: &str| {
+            message.headers.iter().find_map(|(name, value)| match value {
+                HeaderValue::Number(number) if *name == header => Some(*number),
+                _ => None,
+            })
+        };
         let stored = |routing_key: String| Stored {
             body: message.body.clone(),
             message_type: message.message_type.map(str::to_owned),
             message_id: message.message_id.clone(),
             routing_key,
-            arrives_at,
+            arrives_at: number(ARRIVES_AT_HEADER),
+            priority: number(PRIORITY_HEADER),
             returns: 0,
         };
         let taken = self.hub.with(|core| match &message.target {

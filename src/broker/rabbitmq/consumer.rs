@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::{FutureExt, StreamExt};
-use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
+use futures_util::StreamExt;
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Connection};
 use tokio::sync::mpsc;
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use super::acks::Acks;
 use super::session::Life;
 use super::wire;
 use crate::broker::{Answering, Consumption, Delivery, Source, Token, Topology};
@@ -43,6 +44,7 @@ pub(super) async fn start(
     limit: Duration,
 ) -> Result<Vec<Channel>, String> {
     let mut channels = Vec::new();
+    let mut lanes = Vec::new();
     let sender = intake.deliveries.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
     let Some(sender) = sender else { return Ok(channels) };
     for queue in &intake.consumption.queues {
@@ -58,19 +60,25 @@ pub(super) async fn start(
                 .map_err(|_| format!("consuming {name} took longer than {} s", limit.as_secs_f32()))?
                 .map_err(|error| format!("consuming {name}: {error}"))?;
             channels.push(channel.clone());
-            let lane = LaneConsumer {
+            let prefetch = intake.consumption.prefetch;
+            lanes.push(LaneConsumer {
                 queue: queue.clone(),
                 source,
                 name,
+                acks: Acks::start(channel.clone(), life.clone(), intake.stopped.clone(), prefetch),
                 channel,
                 consumer,
                 life: life.clone(),
                 stopped: intake.stopped.clone(),
                 deliveries: sender.clone(),
                 limit,
-            };
-            intake.running.spawn(lane.run());
+            });
         }
+    }
+    // None hands anything on before all are open: each lane has a prefetch of its own, so the worker sees the heads of both from
+    // the beginning and can give each its share.
+    for lane in lanes {
+        intake.running.spawn(lane.run());
     }
     Ok(channels)
 }
@@ -89,6 +97,7 @@ struct LaneConsumer {
     queue: String,
     source: Source,
     name: ShortString,
+    acks: Arc<Acks>,
     channel: Channel,
     consumer: lapin::Consumer,
     life: Arc<Life>,
@@ -112,20 +121,21 @@ impl LaneConsumer {
                 None => return self.life.end(format!("the broker cancelled the consumer of {}", self.name)),
             };
             let tag = incoming.delivery_tag;
-            let token = Token::new(Answer { channel: self.channel.clone(), life: self.life.clone(), tag });
+            self.acks.delivered(tag);
+            let token = Token::new(Answer { acks: self.acks.clone(), tag });
             let delivery = wire::delivery(&self.queue, self.source, incoming, token);
             let handed_on = tokio::select! {
                 biased;
                 () = self.life.ended() => return,
                 handed_on = self.deliveries.send(delivery) => handed_on,
                 () = self.stopped.cancelled() => {
-                    self.give_back(tag).await;
+                    self.give_back(tag);
                     return self.stop().await;
                 }
             };
             if handed_on.is_err() {
                 debug!(queue = %self.name, "nobody takes deliveries any more");
-                self.give_back(tag).await;
+                self.give_back(tag);
                 return self.stop().await;
             }
         }
@@ -133,6 +143,8 @@ impl LaneConsumer {
 
     /// Cancels the consumer and gives back what it had fetched and not handed on.
     async fn stop(mut self) {
+        // Nothing waits from here on.
+        self.acks.flush();
         let cancelled =
             timeout(self.limit, self.channel.basic_cancel(self.consumer.tag(), BasicCancelOptions::default()));
         match cancelled.await {
@@ -143,7 +155,7 @@ impl LaneConsumer {
         // After the cancel lapin yields what was fetched and then ends.
         loop {
             match timeout(self.limit, self.consumer.next()).await {
-                Ok(Some(Ok(incoming))) => self.give_back(incoming.delivery_tag).await,
+                Ok(Some(Ok(incoming))) => self.give_back(incoming.delivery_tag),
                 Ok(Some(Err(_)) | None) => return,
                 Err(_) => {
                     warn!(queue = %self.name, "a cancelled consumer did not end");
@@ -153,9 +165,8 @@ impl LaneConsumer {
         }
     }
 
-    async fn give_back(&self, tag: u64) {
-        let answer = Answer { channel: self.channel.clone(), life: self.life.clone(), tag };
-        if !Box::new(answer).nack().await {
+    fn give_back(&self, tag: u64) {
+        if !(self.acks.usable() && self.acks.nack(tag)) {
             debug!(queue = %self.name, "the session ended before a delivery was given back; that gives it back too");
         }
     }
@@ -163,26 +174,25 @@ impl LaneConsumer {
 
 /// The answer to one delivery, valid on its own channel of its own session only.
 struct Answer {
-    channel: Channel,
-    life: Arc<Life>,
+    acks: Arc<Acks>,
     tag: u64,
 }
 
 #[async_trait]
 impl Answering for Answer {
     fn usable(&self) -> bool {
-        !self.life.is_over() && self.channel.status().connected()
+        self.acks.usable()
     }
 
     async fn ack(self: Box<Self>) -> bool {
-        // An ack has no reply. The first poll puts it in line for the socket; waiting until it is written would cost two
-        // thread switches and prove nothing.
-        self.usable()
-            && !matches!(self.channel.basic_ack(self.tag, BasicAckOptions::default()).now_or_never(), Some(Err(_)))
+        let usable = self.usable();
+        if usable {
+            self.acks.ack(self.tag);
+        }
+        usable
     }
 
     async fn nack(self: Box<Self>) -> bool {
-        let options = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
-        self.usable() && !matches!(self.channel.basic_nack(self.tag, options).now_or_never(), Some(Err(_)))
+        self.usable() && self.acks.nack(self.tag)
     }
 }

@@ -6,6 +6,7 @@
 //! What AMQP cannot do is left out: it cannot list, so `plan` does not see old rungs or the bindings of types that have left
 //! the configuration. A stale binding sends a type to a queue that no longer names it, where it runs all the same.
 
+mod acks;
 mod conflict;
 mod consumer;
 mod dead_pass;

@@ -6,7 +6,9 @@
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
-use crate::broker::{ARRIVES_AT_HEADER, Argument, Delivery, HeaderValue, Headers, Message, Source, Target, Token};
+use crate::broker::{
+    ARRIVES_AT_HEADER, Argument, Delivery, HeaderValue, Headers, Message, PRIORITY_HEADER, Source, Target, Token,
+};
 use crate::task::Millis;
 
 /// Headers do not span frames, and the connection dies with a frame that is too long.
@@ -92,8 +94,7 @@ fn headers(headers: &Headers) -> FieldTable {
 pub(super) fn delivery(queue: &str, source: Source, incoming: lapin::message::Delivery, token: Token) -> Delivery {
     let properties = &incoming.properties;
     let headers = properties.headers().as_ref();
-    let arrives_at = headers.and_then(|headers| headers.inner().get(ARRIVES_AT_HEADER)).and_then(integer);
-    let returns = headers.and_then(|headers| headers.inner().get("x-delivery-count")).and_then(integer).unwrap_or(0);
+    let number = |name: &str| headers.and_then(|headers| headers.inner().get(name)).and_then(integer);
     let routing_key = headers.and_then(first_routing_key).unwrap_or_else(|| incoming.routing_key.as_str().to_owned());
     Delivery {
         queue: queue.to_owned(),
@@ -101,9 +102,10 @@ pub(super) fn delivery(queue: &str, source: Source, incoming: lapin::message::De
         message_type: properties.kind().as_ref().map(|kind| kind.as_str().to_owned()),
         message_id: properties.message_id().as_ref().map(|id| id.as_str().to_owned()),
         routing_key,
-        arrives_at,
+        arrives_at: number(ARRIVES_AT_HEADER),
+        priority: number(PRIORITY_HEADER),
         redelivered: incoming.redelivered,
-        returns,
+        returns: number("x-delivery-count").unwrap_or(0),
         body: incoming.data.into(),
         token,
     }

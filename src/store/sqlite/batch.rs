@@ -85,7 +85,8 @@ async fn load(
         }
     }
     load_rows(conn, context, &needs, &mut rows, now).await?;
-    let refusals = Needs { ids: refusals_in_play(commands, &rows), ..Needs::default() };
+    let refusals = refusals_in_play(commands, &rows);
+    let refusals = Needs { ids: refusals.iter().map(String::as_str).collect(), ..Needs::default() };
     load_rows(conn, context, &refusals, &mut rows, now).await?;
     let gates = rows.gate_keys(commands);
     if !gates.is_empty() {
@@ -144,9 +145,9 @@ impl<'c> Needs<'c> {
 
 /// The rows of conflicts and refusals: they matter only where a submission meets a task that is there already, in the store
 /// or earlier in the batch, which is rare; new submissions are spared the look-up.
-fn refusals_in_play<'c>(commands: &'c [Command], rows: &Rows) -> BTreeSet<&'c str> {
+fn refusals_in_play(commands: &[Command], rows: &Rows) -> Vec<String> {
     let mut named = BTreeSet::new();
-    let mut in_play = BTreeSet::new();
+    let mut in_play = Vec::new();
     for command in commands {
         let Command::Submit(new) = command else { continue };
         let (id, key) = (new.spec.id.as_str(), new.spec.idempotency_key.as_deref());
@@ -158,7 +159,7 @@ fn refusals_in_play<'c>(commands: &'c [Command], rows: &Rows) -> BTreeSet<&'c st
         repeated |= key.is_some_and(|key| !named.insert(("key", key)));
         repeated |= hash.is_some_and(|hash| !named.insert(("hash", hash)));
         if known || repeated {
-            in_play.insert(new.refusal.spec.id.as_str());
+            in_play.push(new.refusal.id());
         }
     }
     in_play

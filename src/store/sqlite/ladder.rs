@@ -1,8 +1,8 @@
 //! One statement for many rows.
 //!
 //! Every statement that sqlx sends, and every row that comes back, costs a thread switch, which for a small row is more than
-//! SQLite's own work. A ladder is one statement in a few fixed sizes, so that a batch of any length takes few round trips
-//! and each size is prepared once.
+//! SQLite's own work. A ladder is one statement in a few fixed sizes, so that each size is prepared once, and a batch takes the
+//! smallest that holds it: the rows it does not fill stay unbound, which is NULL, and a row whose first column is NULL is none.
 
 use std::sync::Arc;
 
@@ -11,9 +11,10 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use super::columns::{self, Binds};
 use super::fault::Fault;
 
-const SIZES: [usize; 4] = [64, 16, 4, 1];
+const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const LARGEST: usize = SIZES[SIZES.len() - 1];
 
-/// A statement for 64, 16, 4 and 1 rows.
+/// A statement for up to 1, 2, 4, … 64 rows.
 pub(super) struct Ladder {
     /// Arguments per row.
     width: usize,
@@ -21,9 +22,14 @@ pub(super) struct Ladder {
 }
 
 impl Ladder {
-    /// Inserts rows. `insert` is what stands before the table's name, all of it program text, never input.
+    /// Inserts rows; their first column is never NULL. `insert` is what stands before the table's name, all of it program text,
+    /// never input.
     pub(super) fn insert(insert: &str, table: &str, columns: &str) -> Ladder {
-        Ladder::new(&format!("{insert} {table} ({columns}) VALUES "), columns::count(columns), "")
+        Ladder::new(
+            &format!("{insert} {table} ({columns}) SELECT * FROM (VALUES "),
+            columns::count(columns),
+            ") WHERE column1 IS NOT NULL",
+        )
     }
 
     /// Updates rows that `key` names: the first argument of a row is its key, the others are the columns.
@@ -46,26 +52,24 @@ impl Ladder {
     /// The statement for a whole 64 rows.
     #[cfg(test)]
     pub(super) fn largest(&self) -> &str {
-        &self.statements[0]
+        &self.statements[SIZES.len() - 1]
     }
 
     /// Runs the statement for every item; `bind` adds the arguments of one.
     pub(super) async fn run<T>(
         &self,
         conn: &mut SqliteConnection,
-        mut items: &[T],
+        items: &[T],
         bind: impl Fn(&mut Binds, &T),
     ) -> Result<(), Fault> {
-        for (size, sql) in SIZES.into_iter().zip(&self.statements) {
-            while items.len() >= size {
-                let (now, later) = items.split_at(size);
-                let mut binds = Binds::with_room(size * self.width);
-                for item in now {
-                    bind(&mut binds, item);
-                }
-                sqlx::query_with(AssertSqlSafe(Arc::clone(sql)), binds.done()).execute(&mut *conn).await?;
-                items = later;
+        for items in items.chunks(LARGEST) {
+            let rung = SIZES.partition_point(|size| *size < items.len());
+            let mut binds = Binds::with_room(items.len() * self.width);
+            for item in items {
+                bind(&mut binds, item);
             }
+            let sql = AssertSqlSafe(Arc::clone(&self.statements[rung]));
+            sqlx::query_with(sql, binds.done()).execute(&mut *conn).await?;
         }
         Ok(())
     }

@@ -76,7 +76,8 @@ pub(super) fn start(setup: Setup) -> Result<Queues, StoreError> {
         place: setup.path.display().to_string(),
         reason: format!("the writer's thread cannot be started: {error}"),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
+    // Timers only: without a poller for sockets, which nothing here has, a wake-up from SQLite's thread is one futex call.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(unavailable)?;
     let writer = Writer {
         first: first_jobs,
         normal: normal_jobs,

@@ -27,6 +27,7 @@ async fn a_message_on_a_rung_reaches_the_retries_lane_when_its_time_is_over_and_
             wake_up(&WakeUp {
                 id: format!("on-{rung_ms}"),
                 stamp,
+                priority: 4,
                 queue: "default".into(),
                 route: Outstanding { lane: Lane::Retries, rung_ms, sent_at, arrives_at: sent_at + rung_ms },
             })
@@ -37,7 +38,7 @@ async fn a_message_on_a_rung_reaches_the_retries_lane_when_its_time_is_over_and_
         let arrived = now();
         assert_eq!(delivery.message_id.as_deref(), Some("on-1500:2:3"));
         assert_eq!((delivery.queue.as_str(), delivery.source), ("default", Source::Retries));
-        assert_eq!(delivery.arrives_at, Some(sent_at + 1_500));
+        assert_eq!((delivery.arrives_at, delivery.priority), (Some(sent_at + 1_500), Some(4)));
         assert!(arrived >= sent_at + 1_500, "{} ms early", sent_at + 1_500 - arrived);
         assert!(!delivery.redelivered);
         assert!(delivery.token.ack().await);
@@ -101,6 +102,7 @@ async fn a_rung_taken_out_of_the_topology_drains_by_itself() {
         let wake = wake_up(&WakeUp {
             id: "drains".into(),
             stamp: Stamp { generation: 0, retry_count: 1 },
+            priority: 0,
             queue: "shipping".into(),
             route: Outstanding { lane: Lane::Retries, rung_ms: 1_000, sent_at, arrives_at: sent_at + 1_000 },
         });

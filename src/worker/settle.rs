@@ -1,0 +1,142 @@
+//! Settles attempts, those that end together in one call of the store.
+//!
+//! A call of its own for each would wake the store's writer at the first one, so that it commits that one alone while the others
+//! queue up behind it. Here the first to end lets every attempt that is about to end go first, and then settles for all. Nobody
+//! waits for a handler that still runs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::broker::Token;
+use crate::handler::Report;
+use crate::store::Urgency;
+use crate::task::{Answer, AttachmentBody, Command, Outcome, Settlement, Task, decide, hold_for};
+use crate::telemetry::Event;
+
+use super::attempt::{Places, ack, after_buried, after_settled};
+use super::{Shared, after_you};
+
+/// The most attempts, and about the most bytes, of one call: the others would wait for them in one transaction.
+const MOST: usize = 64;
+const MOST_BYTES: usize = 1024 * 1024;
+
+/// An attempt that has ended.
+pub(super) struct Ended {
+    pub task: Task,
+    pub settlement: Settlement,
+    /// The delivery that woke it, if one did.
+    pub token: Option<Token>,
+    /// Freed when it is settled.
+    pub places: Option<Places>,
+}
+
+/// Ended attempts that nobody settles yet.
+#[derive(Default)]
+pub(crate) struct Gathering(Mutex<Gathered>);
+
+#[derive(Default)]
+struct Gathered {
+    ended: Vec<Ended>,
+    bytes: usize,
+}
+
+impl Gathering {
+    /// Adds one. Returns what the caller has to settle now, because it is enough, and whether it is the first of a new
+    /// gathering, for which the caller has to come back.
+    fn add(&self, ended: Ended) -> (Vec<Ended>, bool) {
+        let mut gathered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        gathered.bytes += bytes_of(&ended.settlement);
+        gathered.ended.push(ended);
+        if gathered.ended.len() >= MOST || gathered.bytes >= MOST_BYTES {
+            return (std::mem::take(&mut *gathered).ended, false);
+        }
+        (Vec::new(), gathered.ended.len() == 1)
+    }
+
+    fn take(&self) -> Vec<Ended> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).ended
+    }
+}
+
+/// Settles an attempt, by itself or by leaving it to the one that gathers.
+pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: Option<Token>, places: Places) {
+    let policy = shared.policy_of(&task.spec);
+    let hold_ms = hold_for(&report.outcome, &policy);
+    let decision = decide(&task, &report.outcome, &policy, &shared.rungs, shared.store.now(), rand::random());
+    let (result, cost) = match report.outcome {
+        Outcome::Success { result, cost } => (result, cost),
+        Outcome::Failure { cost, .. } => (None, cost),
+    };
+    let settlement = Settlement {
+        worker: shared.name.clone(),
+        policy: Some(policy.name.clone()),
+        variant: policy.variant_for(task.id(), task.state.variant.as_deref()).map(|variant| variant.name.clone()),
+        result,
+        cost,
+        attachments: report.attachments,
+        decision,
+        fallback: None,
+        hold_ms,
+        gates: Arc::clone(&shared.claimant.gates),
+    };
+    let (mut batch, gathers) = shared.ended.add(Ended { task, settlement, token, places: Some(places) });
+    if gathers {
+        // The runtime comes back to this task when the ones that are ready have run.
+        after_you().await;
+        batch = shared.ended.take();
+    }
+    commit(shared, batch).await;
+}
+
+/// Commits settlements, acks what they were for and does what they ask for. Their leases are given up in any case.
+pub(super) async fn commit(shared: &Shared, batch: Vec<Ended>) {
+    if batch.is_empty() {
+        return;
+    }
+    let mut commands = Vec::with_capacity(batch.len());
+    let mut waiting = Vec::with_capacity(batch.len());
+    for Ended { task, settlement, token, places } in batch {
+        let (id, fence) = (task.id().to_owned(), task.state.fence);
+        commands.push(Command::Settle { id: id.clone(), fence, settlement: Box::new(settlement) });
+        waiting.push((id, fence, token, places));
+    }
+    let Some(persisted) = shared.persist(Urgency::Normal, commands).await else {
+        // The worker ends with the store away: the leases carry the tasks, the deliveries come again and find them so.
+        for (id, fence, ..) in waiting {
+            shared.leases.remove(&id, fence);
+        }
+        return;
+    };
+    let uncertain = persisted.uncertain;
+    for ((id, fence, token, places), answer) in waiting.into_iter().zip(persisted.answers) {
+        // No heartbeat for what is settled: it would be refused, and taken for a lost lease.
+        shared.leases.remove(&id, fence);
+        match answer {
+            Answer::Settled(change) => {
+                ack(token).await;
+                after_settled(shared, *change);
+            }
+            Answer::Unprocessable { message } => {
+                // The row alone breaks its transaction. Its lease will end; poison it now so that it does not run again and again.
+                if let Some(answers) = shared.try_apply(vec![Command::Poison { id, message }]).await {
+                    after_buried(shared, answers);
+                }
+                ack(token).await;
+            }
+            // An earlier try was committed without telling: the attempt is recorded and alarms do the rest.
+            _ if uncertain => ack(token).await,
+            _ => {
+                shared.observers.emit(&Event::SettleRefused { id: &id, fence });
+                ack(token).await;
+            }
+        }
+        drop(places);
+    }
+}
+
+fn bytes_of(settlement: &Settlement) -> usize {
+    let attachments = settlement.attachments.iter().map(|attachment| match &attachment.body {
+        AttachmentBody::Bytes(bytes) => bytes.len(),
+        _ => 0,
+    });
+    settlement.result.as_ref().map_or(0, |result| result.body.len()) + attachments.sum::<usize>()
+}
