@@ -10,7 +10,7 @@ use crate::task::{Lane, MAX_PRIORITY};
 
 /// One start, in the unit of the credit.
 const START: i64 = 1000;
-/// The most that turns which were taken back can leave to the credit of either side.
+/// The most that turns which were taken back can leave to the retries' credit.
 const MOST_OWED: i64 = 8 * START;
 /// What failed attempts add to a priority at most.
 const MAX_BOOST: i64 = 3;
@@ -22,13 +22,17 @@ const LEVELS: usize = 13;
 /// Every start while new tasks wait earns the retries their share of one, and a retry's start costs one. Of any `n` such starts in
 /// a row, at most `share * n`, rounded up, are retries; and if retries wait as well, at least as many, rounded down. What is
 /// earned while no retry waits is kept until it is enough for one start: the first retry to come goes first, and no crowd of
-/// them does. Nothing is earned or spent while no new task waits.
+/// them does. A retry that starts while no new task waits ends what was earned: the next new task goes first.
+///
+/// Turns that led to no start are given back, and are made up for without ever shutting new tasks out: see [`Share::undo`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
     /// What a start earns, in thousandths of one.
     earns: i64,
     /// From 0 to below one start, beyond that only by turns that were taken back.
     credit: i64,
+    /// Turns that retries have had one after the other while new tasks waited.
+    in_a_row: i64,
 }
 
 /// A decision for one start.
@@ -48,20 +52,25 @@ impl Share {
         // A float becomes the nearest integer there is, NaN 0.
         let earns = ((share * 1000.0).round() as i64).clamp(1, START - 1);
         // Enough for the very first start: retries go before new tasks.
-        Share { earns, credit: START - earns }
+        Share { earns, credit: START - earns, in_a_row: 0 }
     }
 
     /// Whose turn it is when there is a place and tasks wait in these lanes; `None` when none does.
     pub fn next(&mut self, tasks: bool, retries: bool) -> Option<LaneTurn> {
         let contested = tasks && retries;
+        if !contested {
+            self.in_a_row = 0;
+        }
         let lane = match (tasks, retries) {
             (false, false) => return None,
             (true, true) => {
-                self.credit += self.earns;
-                if self.credit >= START {
+                self.credit = (self.credit + self.earns).min(MOST_OWED);
+                if self.credit >= START && self.in_a_row < self.most_in_a_row() {
                     self.credit -= START;
+                    self.in_a_row += 1;
                     Lane::Retries
                 } else {
+                    self.in_a_row = 0;
                     Lane::Tasks
                 }
             }
@@ -72,7 +81,7 @@ impl Share {
             }
             // They have just had their start: a new task that comes now is next.
             (false, true) => {
-                self.credit = self.credit.min(0);
+                self.credit = 0;
                 Lane::Retries
             }
         };
@@ -81,11 +90,20 @@ impl Share {
 
     /// Takes back a turn that led to no start: the message was stale, or a gate was shut. Else a lane full of such messages would
     /// spend on them what its tasks could start by.
+    ///
+    /// Only retries get theirs back, and have no more turns in a row for it than their share has anyway (one, up to a half): ten
+    /// thousand wake-ups that are held one after the other do not stand before a new task. And what a new task's turn has earned
+    /// them stays, or a flood of doubled submissions would stand before every retry.
     pub fn undo(&mut self, turn: LaneTurn) {
-        if turn.contested {
-            let spent = if turn.lane == Lane::Retries { START } else { 0 };
-            self.credit = (self.credit + spent - self.earns).clamp(-MOST_OWED, MOST_OWED);
+        if turn.contested && turn.lane == Lane::Retries {
+            self.credit = (self.credit + START - self.earns).min(MOST_OWED);
         }
+    }
+
+    /// The longest run of retries that the share makes by itself: share / (1 - share), rounded up.
+    fn most_in_a_row(&self) -> i64 {
+        let others = START - self.earns;
+        (self.earns + others - 1) / others
     }
 }
 

@@ -87,7 +87,8 @@ pub struct Rows {
     attempts: Vec<Attempt>,
     results: Vec<(String, TaskResult)>,
     changed: BTreeSet<String>,
-    created: BTreeSet<String>,
+    /// In the order in which they were made: of several with one submission hash the newest counts, in every store.
+    created: Vec<String>,
     changed_lanes: BTreeSet<LaneKey>,
     changed_missing: BTreeSet<Spot>,
     changed_dlqs: BTreeSet<String>,
@@ -142,13 +143,13 @@ impl Rows {
         self.by_submission_hash.get(hash).map(String::as_str)
     }
 
-    /// What changed since the last call, in id order.
+    /// What changed since the last call: what was created in the order of creation, the rest by key.
     pub fn take_changes(&mut self) -> Changes {
         let created = std::mem::take(&mut self.created);
         let changed = std::mem::take(&mut self.changed);
-        let pick =
-            |ids: &BTreeSet<String>| -> Vec<Task> { ids.iter().filter_map(|id| self.tasks.get(id)).cloned().collect() };
-        let updated = changed.difference(&created).cloned().collect();
+        let pick = |ids: &[String]| -> Vec<Task> { ids.iter().filter_map(|id| self.tasks.get(id)).cloned().collect() };
+        let new: BTreeSet<&String> = created.iter().collect();
+        let updated: Vec<String> = changed.into_iter().filter(|id| !new.contains(id)).collect();
         Changes {
             created: pick(&created),
             updated: pick(&updated),
@@ -174,7 +175,7 @@ impl Rows {
     }
 
     pub(super) fn create(&mut self, task: Task) {
-        self.created.insert(task.spec.id.clone());
+        self.created.push(task.spec.id.clone());
         self.load(task);
     }
 

@@ -32,7 +32,6 @@ pub struct Origin {
 
 /// A submission, read.
 #[derive(Debug, Clone)]
-#[expect(clippy::large_enum_variant, reason = "short-lived, one per delivery")]
 pub enum ReadSubmission {
     /// It can become a runnable task.
     New(NewTask),

@@ -66,6 +66,13 @@ pub enum Event<'a> {
         /// The gate.
         by: &'a str,
     },
+    /// Waiting tasks of a queue that is not configured any more and that nobody consumes were routed anew.
+    Rerouted {
+        /// The queue they had.
+        queue: &'a str,
+        /// How many.
+        tasks: usize,
+    },
     /// A breaker opened, opened again or closed.
     BreakerTurned {
         /// Its key.
@@ -177,6 +184,13 @@ impl Observer for LogObserver {
                 tracing::debug!(task = id, stamp = %stamp, why, "stale wake-up dropped");
             }
             Event::Held { id, by } => tracing::debug!(task = id, gate = by, "task held"),
+            Event::Rerouted { queue, tasks } => {
+                tracing::warn!(
+                    queue,
+                    tasks,
+                    "tasks waited in a queue that is not configured any more; they were routed anew"
+                );
+            }
             Event::BreakerTurned { breaker, turn: Turn::Closed } => tracing::info!(breaker, "breaker closed"),
             Event::BreakerTurned { breaker, turn } => tracing::warn!(breaker, ?turn, "breaker open"),
             Event::WakeUpSent { wake_up, confirmed } => {

@@ -17,10 +17,12 @@ mod rules;
 mod scheduler;
 mod settle;
 mod stall;
+mod strays;
 
 pub use feed::dispatch_once;
 pub use plan::{Plan, RouteError};
 pub use rules::{RuleSet, digest};
+pub use strays::unknown_queues;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -21,6 +21,7 @@ use super::attempt::{after_buried, after_settled, lost_settlement};
 use super::feed::{BATCH, feed, wake_command};
 use super::outbox::Letter;
 use super::stall::StallGuard;
+use super::strays::Strays;
 
 /// The longest sleep, so that a lost nudge costs at most this.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -44,6 +45,7 @@ pub(super) async fn run(shared: Arc<Shared>, tracker: TaskTracker) {
         depths_looked_at: shared.pulse.now(),
         odd_since: BTreeMap::new(),
         passes: BTreeMap::new(),
+        strays: Strays::new(shared.pulse.now()),
         tracker,
         shared,
     };
@@ -62,6 +64,7 @@ struct Scheduler {
     odd_since: BTreeMap<String, Millis>,
     /// The last pass over each DLQ.
     passes: BTreeMap<String, JoinHandle<()>>,
+    strays: Strays,
 }
 
 impl Scheduler {
@@ -132,7 +135,19 @@ impl Scheduler {
         self.follow(fed.answers);
         more |= fed.more;
         self.watch_dlqs().await?;
+        self.look_for_strays().await?;
         Ok(more)
+    }
+
+    async fn look_for_strays(&mut self) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let (store, broker, plan) = (shared.store.as_ref(), shared.broker.as_ref(), &shared.plan);
+        let now = shared.pulse.now();
+        for rerouted in self.strays.look(store, broker, &plan.topology, &plan.queues, now).await? {
+            let (queue, tasks) = (rerouted.queue.as_str(), rerouted.tasks);
+            shared.observers.emit(&Event::Rerouted { queue, tasks });
+        }
+        Ok(())
     }
 
     /// Writes the lanes' marks, at most once a second.

@@ -8,6 +8,7 @@ mod bad_input;
 mod commands;
 mod crowd;
 mod forged;
+mod gates;
 mod killed;
 mod lanes;
 mod lost_queues;
