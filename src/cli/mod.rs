@@ -24,6 +24,7 @@ mod pager;
 mod policy;
 mod publish;
 mod queue;
+mod reload;
 mod replay;
 mod scratch;
 mod store;

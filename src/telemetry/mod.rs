@@ -104,6 +104,18 @@ pub enum Event<'a> {
         /// What it found and did.
         report: &'a crate::dead_letter::PassReport,
     },
+    /// Other rules are in force.
+    RulesChanged {
+        /// What they say, as a digest.
+        digest: &'a str,
+        /// Where they come from: the file, or a version in the store.
+        source: &'a str,
+    },
+    /// A configuration that was changed cannot be meant; the rules that were in force stay. Told once for each change.
+    ConfigRefused {
+        /// Every problem, a line each: file, line, field, what was expected.
+        problems: &'a str,
+    },
     /// The store did not answer; deliveries stay unacked until it does.
     StoreDown {
         /// What it said.
@@ -197,6 +209,12 @@ impl Observer for LogObserver {
                 );
             }
             Event::DlqPassed { queue, report } => tracing::info!(queue, %report, "DLQ compared with the store"),
+            Event::RulesChanged { digest, source } => tracing::info!(digest, source, "new rules in force"),
+            Event::ConfigRefused { problems } => {
+                for problem in problems.lines() {
+                    tracing::error!(problem, "configuration refused; the old one stays");
+                }
+            }
             Event::StoreDown { reason } => {
                 tracing::error!(reason, "store unavailable; nothing is acked until it answers")
             }

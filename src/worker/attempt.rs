@@ -115,7 +115,7 @@ async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) -> O
 
 /// A run that was cancelled because the worker stops. The sixth time for one stamp counts as a crash: a task that outlives every
 /// worker's shutdown must not go round for ever.
-async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
+pub(super) async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
     if task.state.releases >= shared.plan.scheduler.max_releases {
         let settlement = lost_settlement(shared, task);
         let finished = settle::Finished { task: task.clone(), settlement, token, places: None };
@@ -146,8 +146,9 @@ async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
 
 /// What a lease that ended means for its task.
 pub(super) fn lost_settlement(shared: &Shared, task: &Task) -> Settlement {
-    let policy = shared.policy_of(&task.spec);
-    let decision: Decision = decide_lost(task, &policy, &shared.rungs, shared.store.now(), rand::random());
+    let (rules, now) = (shared.rules(), shared.store.now());
+    let policy = rules.policy_of(&task.spec, now);
+    let decision: Decision = decide_lost(task, &policy, &rules.rungs, now, rand::random());
     Settlement {
         worker: task.state.worker.clone().unwrap_or_default(),
         policy: Some(policy.name.clone()),
@@ -158,7 +159,7 @@ pub(super) fn lost_settlement(shared: &Shared, task: &Task) -> Settlement {
         decision,
         fallback: None,
         hold_ms: None,
-        gates: Arc::clone(&shared.claimant.gates),
+        gates: Arc::clone(&rules.claimant.gates),
     }
 }
 
@@ -168,7 +169,7 @@ pub(super) fn after_settled(shared: &Shared, change: Change) {
     for (breaker, turn) in &change.turns {
         shared.observers.emit(&Event::BreakerTurned { breaker, turn: *turn });
     }
-    if !shared.claimant.gates.is_empty() {
+    if !shared.rules().claimant.gates.is_empty() {
         shared.gate_moved.notify_one();
     }
     if let Some(wake) = change.wake_up {

@@ -240,7 +240,8 @@ impl Scheduler {
             self.looked_for.insert(spot.clone(), now);
         }
         let spots: Vec<Spot> = spots.into_iter().collect();
-        let topology = &self.shared.plan.topology;
+        let rules = self.shared.rules();
+        let topology = &rules.topology;
         let missing = match self.shared.broker.missing(topology, &spots).await {
             Ok(missing) => missing,
             Err(error) => {
@@ -353,15 +354,16 @@ impl Scheduler {
 
     async fn compare_depths(&mut self, now: Millis) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
-        let odd =
-            match dead_letter::odd_dlqs(shared.store.as_ref(), shared.broker.as_ref(), &shared.plan.topology).await {
-                Ok(odd) => odd,
-                Err(dead_letter::MirrorError::Store(error)) => return Err(error),
-                Err(dead_letter::MirrorError::Broker(error)) => {
-                    tracing::debug!(%error, "cannot read the depth of the DLQs");
-                    return Ok(());
-                }
-            };
+        let odd = match dead_letter::odd_dlqs(shared.store.as_ref(), shared.broker.as_ref(), &shared.rules().topology)
+            .await
+        {
+            Ok(odd) => odd,
+            Err(dead_letter::MirrorError::Store(error)) => return Err(error),
+            Err(dead_letter::MirrorError::Broker(error)) => {
+                tracing::debug!(%error, "cannot read the depth of the DLQs");
+                return Ok(());
+            }
+        };
         self.odd_since.retain(|queue, _| odd.contains(queue));
         let mut dirty = Vec::new();
         for queue in odd {

@@ -59,9 +59,10 @@ impl Gathering {
 
 /// Settles an attempt, by itself or by leaving it to the one that gathers.
 pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: Option<Token>, places: Places) {
-    let policy = shared.policy_of(&task.spec);
+    let (rules, now) = (shared.rules(), shared.store.now());
+    let policy = rules.policy_of(&task.spec, now);
     let hold_ms = hold_for(&report.outcome, &policy);
-    let decision = decide(&task, &report.outcome, &policy, &shared.rungs, shared.store.now(), rand::random());
+    let decision = decide(&task, &report.outcome, &policy, &rules.rungs, now, rand::random());
     let (result, cost) = match report.outcome {
         Outcome::Success { result, cost } => (result, cost),
         Outcome::Failure { cost, .. } => (None, cost),
@@ -76,7 +77,7 @@ pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: O
         decision,
         fallback: None,
         hold_ms,
-        gates: Arc::clone(&shared.claimant.gates),
+        gates: Arc::clone(&rules.claimant.gates),
     };
     let (mut batch, gathers) = shared.finished.add(Finished { task, settlement, token, places: Some(places) });
     if gathers {

@@ -265,6 +265,10 @@ impl Broker for DyingBroker {
         self.inner.consume(topology, consumption, watch).await
     }
 
+    fn keep(&self, topology: Arc<Topology>) {
+        self.inner.keep(topology);
+    }
+
     async fn stop_consuming(&self) {
         self.inner.stop_consuming().await;
     }

@@ -13,6 +13,7 @@ mod killed;
 mod lanes;
 mod lost_queues;
 mod refused;
+mod reload;
 #[path = "../support/rig.rs"]
 mod rig;
 mod stalls;
