@@ -24,6 +24,7 @@ mod attempts;
 mod claim;
 mod copies;
 mod fixture;
+mod gates;
 mod lists;
 mod pauses;
 mod people;
