@@ -21,6 +21,7 @@ macro_rules! conformance {
 mod agreement;
 mod alarms;
 mod attempts;
+mod cached;
 mod claim;
 mod copies;
 mod fixture;
