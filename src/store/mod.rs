@@ -230,6 +230,9 @@ pub trait Store: Send + Sync + 'static {
     /// The stored result of a task.
     async fn result(&self, id: &str) -> Result<Option<TaskResult>, StoreError>;
 
+    /// The last good result of that type and cache key that was remembered, and when it was settled.
+    async fn cached(&self, task_type: &str, key: &str) -> Result<Option<(TaskResult, Millis)>, StoreError>;
+
     /// A page of tasks, newest first. `cursor` comes from the previous page.
     async fn list(&self, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page<Task>, StoreError>;
 

@@ -43,6 +43,13 @@ pub enum Event<'a> {
         /// Why.
         reason: DeadReason,
     },
+    /// A task was ended by something that is not the real thing (F1): a fallback, or a response with fields filled in.
+    Degraded {
+        /// The task, succeeded.
+        task: &'a Task,
+        /// By what: `cache`, `default`, `defaults`.
+        by: &'a str,
+    },
     /// The same task was submitted again.
     Duplicate {
         /// The task.
@@ -177,6 +184,9 @@ impl Observer for LogObserver {
                     "task died"
                 );
             }
+            Event::Degraded { task, by } => {
+                tracing::info!(task = task.id(), kind = task.spec.task_type, by, "task ended degraded");
+            }
             Event::Duplicate { id, status } => {
                 tracing::info!(task = id, status = status.as_str(), "duplicate submission ignored");
             }
@@ -233,6 +243,10 @@ fn log_settled(task: &Task, attempt: &Attempt) {
         (Some(failure), Some(reason)) => {
             let class = &failure.class;
             tracing::warn!(task = id, number, duration_ms, class, reason = reason.as_str(), "task died");
+        }
+        (Some(failure), None) if task.state.degraded.is_some() => {
+            let class = &failure.class;
+            tracing::info!(task = id, number, duration_ms, class, "last attempt failed");
         }
         (Some(failure), None) => {
             let class = &failure.class;

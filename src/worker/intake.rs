@@ -391,6 +391,10 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
             ack(token).await;
             fallback::tripped(shared, &task, &by).await;
         }
+        Answer::Spent { task, failure } => {
+            ack(token).await;
+            fallback::end(shared, &task, DeadReason::RetriesExhausted, failure).await;
+        }
         Answer::Dead(_) => {
             ack(token).await;
             after_buried(shared, vec![answer]);

@@ -180,19 +180,17 @@ impl Scheduler {
             return Ok(false);
         }
         let more = rows.len() == BATCH;
-        let commands = rows
-            .iter()
+        let mut commands = Vec::with_capacity(rows.len());
+        for task in &rows {
             // A claim that this very process still carries is late with its heartbeat, not lost.
-            .filter(|task| !shared.leases.holds(task.id(), task.state.fence))
-            .filter_map(|task| {
-                Some(Command::Lost {
-                    id: task.id().to_owned(),
-                    fence: task.state.fence,
-                    wake_at: task.state.wake_at?,
-                    settlement: Box::new(lost_settlement(shared, task)),
-                })
-            })
-            .collect::<Vec<_>>();
+            if shared.leases.holds(task.id(), task.state.fence) {
+                continue;
+            }
+            let Some(wake_at) = task.state.wake_at else { continue };
+            let (id, fence) = (task.id().to_owned(), task.state.fence);
+            let settlement = Box::new(lost_settlement(shared, task).await?);
+            commands.push(Command::Lost { id, fence, wake_at, settlement });
+        }
         let more = more && !commands.is_empty();
         self.apply(commands).await?;
         Ok(more)

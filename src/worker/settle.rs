@@ -13,6 +13,7 @@ use crate::task::{Answer, AttachmentBody, Command, Outcome, Settlement, Task, de
 use crate::telemetry::Event;
 
 use super::attempt::{Places, ack, after_buried, after_settled};
+use super::fallback::{self, Patience};
 use super::{Shared, after_you};
 
 /// The most attempts, and about the most bytes, of one call: the others would wait for them in one transaction.
@@ -63,6 +64,15 @@ pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: O
     let policy = rules.policy_of(&task.spec, now);
     let hold_ms = hold_for(&report.outcome, &policy);
     let decision = decide(&task, &report.outcome, &policy, &rules.rungs, now, rand::random());
+    let mut patience = Patience::new();
+    let fallback = loop {
+        match fallback::for_decision(shared, &task.spec, &policy, &decision).await {
+            Ok(fallback) => break fallback,
+            Err(error) if patience.again(shared, &error).await => {}
+            // The worker ends with the store away, as in `commit`.
+            Err(_) => return shared.leases.remove(task.id(), task.state.fence),
+        }
+    };
     let (result, cost) = match report.outcome {
         Outcome::Success { result, cost } => (result, cost),
         Outcome::Failure { cost, .. } => (None, cost),
@@ -75,7 +85,9 @@ pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: O
         cost,
         attachments: report.attachments,
         decision,
-        fallback: None,
+        degraded: report.degraded,
+        remember: policy.caches().then(|| task.spec.cached_as()),
+        fallback,
         hold_ms,
         gates: Arc::clone(&rules.claimant.gates),
     };
@@ -139,5 +151,6 @@ fn bytes_of(settlement: &Settlement) -> usize {
         AttachmentBody::Bytes(bytes) => bytes.len(),
         _ => 0,
     });
-    settlement.result.as_ref().map_or(0, |result| result.body.len()) + attachments.sum::<usize>()
+    let result = settlement.result.as_ref().or(settlement.fallback.as_ref().map(|fallback| &fallback.result));
+    result.map_or(0, |result| result.body.len()) + attachments.sum::<usize>()
 }

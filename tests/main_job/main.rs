@@ -7,6 +7,7 @@
 mod bad_input;
 mod commands;
 mod crowd;
+mod fallbacks;
 mod forged;
 mod gates;
 mod killed;
