@@ -11,6 +11,7 @@
 mod action;
 mod canon;
 mod fair;
+mod gates;
 mod mirror;
 mod model;
 mod parts;
