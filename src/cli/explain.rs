@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redeliver::config::{Config, show_duration, show_rate};
+use redeliver::config::{Config, SharedRules, show_duration, show_rate};
 use redeliver::gate::{BreakerRule, LimitKind, Per, WhenOpen, Word};
 use redeliver::policy::{Backoff, Ends, OverCap, Policy, RetryAfterMode, Timetable, check_topic};
 use redeliver::task::Millis;
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::{Context, store_exists};
 use super::exit::{self, Exit};
 use super::filter::{Moment, label, moment};
 use super::output::{Document, Entry, Listing, time};
@@ -23,6 +23,9 @@ pub struct Args {
     /// A label of the task; may be repeated
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     labels: Vec<(String, String)>,
+    /// By the rules of the config file, also where the store holds others
+    #[arg(long)]
+    own_file: bool,
     /// When: RFC 3339, with a zone as in 2026-07-01T03:00[Asia/Shanghai], or from now on as in 2h [default: now]
     #[arg(long, value_name = "TIME", value_parser = at)]
     at: Option<Moment>,
@@ -41,8 +44,8 @@ fn at(text: &str) -> Result<Moment, String> {
 /// Explains.
 ///
 /// # Errors
-/// [`Exit::Usage`] for a type that is none, or two values for one label.
-pub fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
+/// [`Exit::Usage`] for a type that is none, or two values for one label; when the store is there and cannot be asked.
+pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     check_topic(&args.task_type).map_err(|error| exit::error(Exit::Usage, format!("--type: {error}")))?;
     let mut labels = BTreeMap::new();
     for (name, value) in &args.labels {
@@ -52,11 +55,31 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     }
     let now = jiff::Timestamp::now().as_millisecond();
     let at = args.at.map_or(now, |moment| moment.resolve_ahead(now));
-    context.printer.one(&document(context.config(), &args.task_type, &labels, at))?;
+    let (config, source) = in_force(args, context).await?;
+    context.printer.one(&document(&config, &source, &args.task_type, &labels, at))?;
     Ok(Exit::Done)
 }
 
-fn document(config: &Config, task_type: &str, labels: &BTreeMap<String, String>, at: Millis) -> Document {
+/// The rules in force, and where they come from: the newest version in the store if there is one, else the file.
+async fn in_force(args: &Args, context: &Context) -> anyhow::Result<(Config, String)> {
+    let config = context.config().clone();
+    if !args.own_file && store_exists(&config) {
+        let store = context.store().await?;
+        let newest = store.policies(1).await?.pop();
+        store.close().await;
+        if let Some(newest) = newest
+            && let Some(text) = newest.rules.text
+        {
+            let name = format!("policies version {}", newest.version);
+            let rules = SharedRules::read(&name, &text)?;
+            return Ok((config.with_rules(rules), name));
+        }
+    }
+    let file = context.loaded.file.as_ref().map(|file| file.display().to_string());
+    Ok((config, file.unwrap_or_else(|| "no file, defaults hold".into())))
+}
+
+fn document(config: &Config, source: &str, task_type: &str, labels: &BTreeMap<String, String>, at: Millis) -> Document {
     let explained = config.policies.explain(task_type, labels, at);
     let policy = &explained.policy;
     let queue = config.queue_of(task_type);
@@ -72,6 +95,7 @@ fn document(config: &Config, task_type: &str, labels: &BTreeMap<String, String>,
         ("at", time(at)),
         ("queue", queue.to_owned()),
         ("route", route.unwrap_or("none in the file").to_owned()),
+        ("rules", source.to_owned()),
         ("policy", policy.name.clone()),
         ("because", because(policy)),
         ("retry_after", retry_after(policy)),
@@ -95,6 +119,7 @@ fn document(config: &Config, task_type: &str, labels: &BTreeMap<String, String>,
         "at": time(at),
         "queue": queue,
         "route": route,
+        "rules": source,
         "policy": policy.name,
         "because": because(policy),
         "passed_over": &passed_over,

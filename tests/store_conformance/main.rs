@@ -30,4 +30,5 @@ mod people;
 mod settle;
 mod sqlite;
 mod submit;
+mod versions;
 mod wakes;
