@@ -118,8 +118,8 @@ async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) -> O
 pub(super) async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
     if task.state.releases >= shared.plan.scheduler.max_releases {
         let settlement = lost_settlement(shared, task);
-        let ended = settle::Ended { task: task.clone(), settlement, token, places: None };
-        return settle::commit(shared, vec![ended]).await;
+        let finished = settle::Finished { task: task.clone(), settlement, token, places: None };
+        return settle::commit(shared, vec![finished]).await;
     }
     let nack = token.as_ref().is_some_and(Token::usable);
     let release = Command::Release { id: task.id().to_owned(), fence: task.state.fence, nack };

@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     pub pulse: Arc<Pulse>,
     pub outbox: Outbox,
     /// Attempts that have ended and are to be settled together.
-    pub ended: settle::Gathering,
+    pub finished: settle::Gathering,
     /// Places for attempts.
     pub slots: Arc<Semaphore>,
     /// Places per queue, for queues with a bound of their own.
@@ -150,7 +150,7 @@ impl Worker {
             leases: Arc::clone(&leases),
             pulse: Arc::clone(&pulse),
             outbox,
-            ended: settle::Gathering::default(),
+            finished: settle::Gathering::default(),
             slots: Arc::new(Semaphore::new(plan.worker.concurrency)),
             queue_slots,
             lanes,

@@ -24,7 +24,7 @@ fn part(arrival: &Arrival, index: usize) -> String {
 }
 
 /// By how many starts the worst window of any length exceeds `per_s` times its length.
-fn worst_excess(times: &[i64], per_s: f64) -> f64 {
+pub fn worst_excess(times: &[i64], per_s: f64) -> f64 {
     let mut worst = 0.0_f64;
     // With e(i) = i - rate * t(i), the excess of a window from i to j is e(j) - e(i) + 1: the best i is the least e so far.
     let mut least = f64::MAX;
@@ -139,7 +139,6 @@ per = ["label.shop"]
 consecutive_same = 3
 open_for = "3s"
 open_for_max = "3s"
-return_step = "100ms"
 [[limit]]
 name = "calls"
 per = ["label.shop"]

@@ -17,6 +17,7 @@ mod reload;
 #[path = "../support/rig.rs"]
 mod rig;
 mod stalls;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/third_party.rs"]
