@@ -11,6 +11,7 @@ mod raw;
 mod read;
 mod reader;
 mod routes;
+mod shared;
 mod source;
 mod units;
 mod url;
@@ -20,6 +21,8 @@ mod watch;
 
 pub use problem::{ConfigError, Place, Problem};
 pub use raw::RawFile;
+pub use shared::SharedRules;
+pub(crate) use shared::digest;
 pub use source::{Effective, Environment, FlagValue, Request, Secrets, process_environment, variable};
 pub use units::{parse_duration, parse_rate, parse_size, show_duration, show_rate, show_size};
 pub use url::{MASK, mask};
@@ -28,10 +31,8 @@ pub use watch::{FileWatch, Seen};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
-
 use crate::broker::Topology;
-use crate::gate::{BreakerRule, Gates, LimitRule};
+use crate::gate::Gates;
 use crate::handler::{CommandRoute, HttpRoute};
 use crate::policy::{Policies, TopicPattern};
 use crate::task::{Millis, Settings};
@@ -202,62 +203,6 @@ pub fn load(request: &Request<'_>) -> Result<Loaded, ConfigError> {
 /// Every problem at once.
 pub fn load_text(request: &Request<'_>, path: PathBuf, text: String) -> Result<Loaded, ConfigError> {
     load_found(request, Some((path, text)))
-}
-
-/// What of a configuration may be kept in the store for all nodes: `[[policy]]`, `[[limit]]`, `[[breaker]]`.
-#[derive(Debug, Clone)]
-pub struct SharedRules {
-    /// `[[policy]]` in order, the built-in one last.
-    pub policies: Policies,
-    /// `[[limit]]` in order.
-    pub limits: Vec<LimitRule>,
-    /// `[[breaker]]` in order.
-    pub breakers: Vec<BreakerRule>,
-}
-
-impl SharedRules {
-    /// Reads and validates the rules in `text`; the other sections are read and passed over. `name` stands for the file in error texts.
-    ///
-    /// # Errors
-    /// Every problem at once.
-    pub fn read(name: &str, text: &str) -> Result<SharedRules, ConfigError> {
-        let mut problems = Problems::new(Text { path: name.to_owned(), text });
-        let raw = read::read(text, &mut problems);
-        let request = Request { file: None, environment: &|_| None, flags: Vec::new(), secrets: Secrets::Optional };
-        let mut layers = Layers::new(&request, &mut problems);
-        let rules = SharedRules {
-            policies: policies::policies(raw.policy, &mut layers),
-            limits: gates::limits(raw.limit, &mut layers),
-            breakers: gates::breakers(raw.breaker, &mut layers),
-        };
-        problems.into_result()?;
-        Ok(rules)
-    }
-
-    /// The sections of `text` that hold such rules, and nothing else of it: the others may hold passwords.
-    ///
-    /// # Errors
-    /// When it is no TOML.
-    pub fn sections_of(text: &str) -> Result<String, String> {
-        let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
-        let before = table.len();
-        table.retain(|key, _| matches!(key, "policy" | "limit" | "breaker"));
-        if table.len() == before {
-            // Nothing else is in it, so its comments may stay.
-            return Ok(text.to_owned());
-        }
-        toml::to_string(&table).map_err(|error| error.to_string())
-    }
-
-    /// SHA-256 (hex) of what they say, however it is laid out.
-    pub fn digest(&self) -> String {
-        digest(&self.policies, &self.limits, &self.breakers)
-    }
-}
-
-/// See [`Config::rules_digest`].
-pub(crate) fn digest(policies: &Policies, limits: &[LimitRule], breakers: &[BreakerRule]) -> String {
-    hex::encode(Sha256::digest(format!("{} {limits:?} {breakers:?}", policies.digest())))
 }
 
 /// The configuration that these flags alone make: no file, no environment.
