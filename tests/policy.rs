@@ -136,10 +136,11 @@ fn explain_names_gates_with_their_keys_fallbacks_and_what_a_retry_after_does() {
     assert_eq!(
         gates,
         [
-            ("limit", "per shop", Some("s-17")),
-            ("limit", "all", Some("")),
-            ("breaker", "shop", Some("order.ship, s-17, order.#")),
-            ("concurrency", "order.#", Some("s-17")),
+            ("limit", "per shop", Some("limit/per shop/label.shop=s-17")),
+            ("limit", "all", Some("limit/all")),
+            ("breaker", "shop", Some("breaker/shop/type=order.ship,label.shop=s-17,route=order.#")),
+            ("concurrency", "order.#", Some("cap/order.#/label.shop=s-17")),
+            ("hold", "retry_after", Some("hold/retry-after/type=order.ship,label.shop=s-17,route=order.#")),
         ]
     );
     let without = explain(&folder, "redeliver.toml", &["--type", "order.ship"]);

@@ -172,3 +172,51 @@ fn a_swapped_symlink_and_a_hangup_are_seen_and_what_needs_a_restart_is_said() {
     assert!(scene.log().contains("[worker], [[queue]]"), "{}", scene.log());
     worker.stop();
 }
+
+#[test]
+fn rules_that_are_applied_to_the_store_hold_on_the_nodes_which_say_so() {
+    let scene = Scene::new(&fixed("1h", ""));
+    let worker = scene.0.work();
+    let run = |arguments: &[&str]| scene.0.run(arguments);
+    let history = || run(&["policy", "history", "-o", "json"]).expect_exit(0).json();
+    // Of a whole config file only the rules are kept.
+    let secret = "[broker]\nurl = 'amqp://me:geheim@host'\n";
+    scene.0.write("rules.toml", &format!("{secret}{}", fixed("1s", "max_retries = 0").replace("'p'", "'shared'")));
+    let applied = run(&["policy", "apply", "rules.toml", "--reason", "try it", "-o", "json"]).expect_exit(0).json();
+    assert_eq!((&applied["version"], &applied["changed"]), (&1.into(), &true.into()), "{applied}");
+    scene.until_log("policies version 1", 1);
+    scene.publish("t", "a");
+    assert_eq!(scene.until_task("t", "dead")["attempts"][0]["policy"], "shared");
+    let said = history();
+    assert_eq!(said["items"][0]["reason"], "try it");
+    assert_eq!(said["items"][0]["hash"], said["nodes"][0]["hash"], "{said:#}");
+    assert_eq!((&said["nodes"][0]["version"], &said["nodes"][0]["current"]), (&1.into(), &true.into()));
+    assert!(!said.to_string().contains("geheim"));
+    let explained = run(&["policy", "explain", "--type", "a", "-o", "json"]).expect_exit(0).json();
+    assert_eq!((&explained["policy"], &explained["rules"]), (&"shared".into(), &"policies version 1".into()));
+    let own = run(&["policy", "explain", "--type", "a", "--own-file", "-o", "json"]).expect_exit(0).json();
+    assert_eq!(own["policy"], "p");
+    // The same again is no version; what cannot be meant is none; nor is a trial.
+    let again = run(&["policy", "apply", "rules.toml", "-o", "json"]).expect_exit(0).json();
+    assert_eq!((&again["version"], &again["changed"]), (&1.into(), &false.into()));
+    scene.0.write("bad.toml", "[[policy]]\nname = 'a'\nbackoff = { fixed = '0s' }\n");
+    let refused = run(&["policy", "apply", "bad.toml"]).expect_exit(2);
+    assert!(refused.stderr.contains("bad.toml:3: policy \"a\": backoff.fixed"), "{refused:?}");
+    run(&["policy", "apply", "--own-files", "--dry-run"]).expect_exit(0);
+    assert_eq!(history()["items"].as_array().unwrap().len(), 1);
+    // The file may change meanwhile; the store's rules stay on top of it, also over a restart.
+    scene.says(&fixed("2h", ""));
+    worker.stop();
+    let worker = scene.0.work();
+    scene.publish("u", "a");
+    assert_eq!(scene.until_task("u", "dead")["attempts"][0]["policy"], "shared");
+    run(&["policy", "apply", "--own-files"]).expect_exit(0);
+    scene.until_log("redeliver.toml", 1);
+    scene.publish("v", "a");
+    assert_eq!(scene.until_task("v", "retry_waiting")["attempts"][0]["policy"], "p");
+    let said = history();
+    assert!(said["nodes"].as_array().unwrap().iter().any(|node| node["version"].is_null() && node["current"] == true));
+    run(&["policy", "apply"]).expect_exit(2);
+    run(&["policy", "apply", "nowhere.toml"]).expect_exit(2);
+    worker.stop();
+}

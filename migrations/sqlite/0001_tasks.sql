@@ -240,6 +240,24 @@ CREATE TABLE gates (
     state TEXT NOT NULL CHECK (json_valid(state))
 ) STRICT, WITHOUT ROWID;
 
+-- Rules that a person has put in the store for all nodes; the newest holds. Without text: each node's own file again.
+CREATE TABLE policies (
+    version INTEGER PRIMARY KEY,
+    applied_at INTEGER NOT NULL,
+    applied_by TEXT NOT NULL,
+    reason TEXT,
+    text TEXT,
+    hash TEXT NOT NULL
+) STRICT;
+
+-- What each worker runs, as it says itself; forgotten when it has not said so for a while.
+CREATE TABLE nodes (
+    worker TEXT NOT NULL PRIMARY KEY,
+    hash TEXT NOT NULL,
+    version INTEGER,
+    seen_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE pauses (
     key TEXT NOT NULL PRIMARY KEY,
     since INTEGER NOT NULL,

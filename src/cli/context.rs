@@ -161,6 +161,11 @@ pub async fn open_store(config: &Config, missing: Missing) -> anyhow::Result<Arc
     Ok(Arc::new(SqliteStore::open(url, config.settings(), options).await?))
 }
 
+/// Whether the configured store is there.
+pub fn store_exists(config: &Config) -> bool {
+    file_exists(&config.store.url)
+}
+
 /// Whether the database file is there. A URL that cannot be read is left to the store to complain about.
 fn file_exists(url: &str) -> bool {
     let path = url.strip_prefix("sqlite://").unwrap_or(url);

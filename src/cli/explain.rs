@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redeliver::config::{Config, show_duration, show_rate};
-use redeliver::gate::{BreakerRule, LimitKind, Per, WhenOpen, Word};
+use redeliver::config::{Config, SharedRules, show_duration, show_rate};
+use redeliver::gate::{BreakerRule, LimitKind, Per, RuleOf, Subject, WhenOpen, Word};
 use redeliver::policy::{Backoff, Ends, OverCap, Policy, RetryAfterMode, Timetable, check_topic};
 use redeliver::task::Millis;
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::{Context, store_exists};
 use super::exit::{self, Exit};
 use super::filter::{Moment, label, moment};
 use super::output::{Document, Entry, Listing, time};
@@ -23,6 +23,9 @@ pub struct Args {
     /// A label of the task; may be repeated
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     labels: Vec<(String, String)>,
+    /// By the rules of the config file, also where the store holds others
+    #[arg(long)]
+    own_file: bool,
     /// When: RFC 3339, with a zone as in 2026-07-01T03:00[Asia/Shanghai], or from now on as in 2h [default: now]
     #[arg(long, value_name = "TIME", value_parser = at)]
     at: Option<Moment>,
@@ -41,8 +44,8 @@ fn at(text: &str) -> Result<Moment, String> {
 /// Explains.
 ///
 /// # Errors
-/// [`Exit::Usage`] for a type that is none, or two values for one label.
-pub fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
+/// [`Exit::Usage`] for a type that is none, or two values for one label; when the store is there and cannot be asked.
+pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     check_topic(&args.task_type).map_err(|error| exit::error(Exit::Usage, format!("--type: {error}")))?;
     let mut labels = BTreeMap::new();
     for (name, value) in &args.labels {
@@ -52,11 +55,31 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     }
     let now = jiff::Timestamp::now().as_millisecond();
     let at = args.at.map_or(now, |moment| moment.resolve_ahead(now));
-    context.printer.one(&document(context.config(), &args.task_type, &labels, at))?;
+    let (config, source) = in_force(args, context).await?;
+    context.printer.one(&document(&config, &source, &args.task_type, &labels, at))?;
     Ok(Exit::Done)
 }
 
-fn document(config: &Config, task_type: &str, labels: &BTreeMap<String, String>, at: Millis) -> Document {
+/// The rules in force, and where they come from: the newest version in the store if there is one, else the file.
+async fn in_force(args: &Args, context: &Context) -> anyhow::Result<(Config, String)> {
+    let config = context.config().clone();
+    if !args.own_file && store_exists(&config) {
+        let store = context.store().await?;
+        let newest = store.policies(1).await?.pop();
+        store.close().await;
+        if let Some(newest) = newest
+            && let Some(text) = newest.rules.text
+        {
+            let name = format!("policies version {}", newest.version);
+            let rules = SharedRules::read(&name, &text)?;
+            return Ok((config.with_rules(rules), name));
+        }
+    }
+    let file = context.loaded.file.as_ref().map(|file| file.display().to_string());
+    Ok((config, file.unwrap_or_else(|| "no file, defaults hold".into())))
+}
+
+fn document(config: &Config, source: &str, task_type: &str, labels: &BTreeMap<String, String>, at: Millis) -> Document {
     let explained = config.policies.explain(task_type, labels, at);
     let policy = &explained.policy;
     let queue = config.queue_of(task_type);
@@ -72,6 +95,7 @@ fn document(config: &Config, task_type: &str, labels: &BTreeMap<String, String>,
         ("at", time(at)),
         ("queue", queue.to_owned()),
         ("route", route.unwrap_or("none in the file").to_owned()),
+        ("rules", source.to_owned()),
         ("policy", policy.name.clone()),
         ("because", because(policy)),
         ("retry_after", retry_after(policy)),
@@ -95,6 +119,7 @@ fn document(config: &Config, task_type: &str, labels: &BTreeMap<String, String>,
         "at": time(at),
         "queue": queue,
         "route": route,
+        "rules": source,
         "policy": policy.name,
         "because": because(policy),
         "passed_over": &passed_over,
@@ -269,20 +294,19 @@ struct Gate {
     kind: &'static str,
     name: String,
     per: String,
-    /// The key, or why the task has none.
+    /// Its key in the store, as `held_by` names it, or why the task has none.
     key: Result<String, String>,
     says: String,
 }
 
 impl Gate {
-    fn new(kind: &'static str, name: &str, per: &Per, task: &Task<'_>, says: String) -> Gate {
+    fn new(kind: &'static str, name: &str, per: &Per, key: Result<String, String>, says: String) -> Gate {
         let words = per.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        Gate { kind, name: name.into(), per: words, key: key(per, task), says }
+        Gate { kind, name: name.into(), per: words, key, says }
     }
 
     fn entry(self) -> Entry {
         let key = match self.key {
-            Ok(key) if key.is_empty() => "everything".into(),
             Ok(key) => key,
             Err(why) => format!("– ({why})"),
         };
@@ -302,28 +326,51 @@ impl Gate {
     }
 }
 
+/// Every gate of the configuration, those that a retry of the task passes with its key in the store.
 fn gates(config: &Config, task: &Task<'_>) -> Vec<Gate> {
+    let subject = Subject { task_type: task.task_type, queue: task.queue, labels: task.labels };
+    let way = config.gates.way(subject, true);
+    let key = |per: &Per, is_it: &dyn Fn(RuleOf<'_>) -> bool| {
+        let found = way.gates.iter().find(|gate| is_it(gate.rule));
+        found.map(|gate| gate.key.clone()).ok_or_else(|| lacks(per, task))
+    };
     let mut gates = Vec::new();
     for limit in &config.gates.limits {
         let counted = if limit.calls { "calls" } else { "retries" };
         let says = match &limit.kind {
             LimitKind::Rate { rate, burst } => format!("{} {counted}, {burst} at once", show_rate(*rate)),
             LimitKind::Ratio { permille, window_ms, floor } => format!(
-                "retries at most {} ‰ of the first attempts in {}, {} in any case",
-                permille,
+                "retries at most {permille} ‰ of the first attempts in {}, {} in any case",
                 length(*window_ms),
                 show_rate(*floor)
             ),
         };
-        gates.push(Gate::new("limit", &limit.name, &limit.per, task, says));
+        let key = key(&limit.per, &|rule| matches!(rule, RuleOf::Limit(found) if found.name == limit.name));
+        gates.push(Gate::new("limit", &limit.name, &limit.per, key, says));
     }
     for breaker in &config.gates.breakers {
-        gates.push(Gate::new("breaker", &breaker.name, &breaker.per, task, breaker_says(breaker)));
+        let key = key(&breaker.per, &|rule| matches!(rule, RuleOf::Breaker(found) if found.name == breaker.name));
+        gates.push(Gate::new("breaker", &breaker.name, &breaker.per, key, breaker_says(breaker)));
     }
     for cap in config.gates.caps.iter().filter(|cap| task.route == Some(cap.route.as_str())) {
-        gates.push(Gate::new("concurrency", cap.route.as_str(), &cap.per, task, format!("{} at once", cap.max)));
+        let key = key(&cap.per, &|rule| matches!(rule, RuleOf::Cap(found) if found == cap));
+        gates.push(Gate::new("concurrency", cap.route.as_str(), &cap.per, key, format!("{} at once", cap.max)));
+    }
+    if let Some(hold) = &way.hold {
+        let says = "after an answer that says slow down and for how long, nothing of this key starts so long".into();
+        gates.push(Gate::new("hold", "retry_after", &Per::default(), Ok(hold.clone()), says));
     }
     gates
+}
+
+/// Why a gate is not on the task's way.
+fn lacks(per: &Per, task: &Task<'_>) -> String {
+    let missing = per.0.iter().find_map(|word| match word {
+        Word::Label(name) if !task.labels.contains_key(name) => Some(format!("no label {name}")),
+        Word::Route if task.route.is_none() => Some("no route".into()),
+        _ => None,
+    });
+    missing.unwrap_or_else(|| "not for it".into())
 }
 
 fn breaker_says(breaker: &BreakerRule) -> String {
@@ -339,15 +386,4 @@ fn breaker_says(breaker: &BreakerRule) -> String {
         WhenOpen::Fallback => "due tasks end by their fallbacks",
     };
     format!("opens for {} after {trips}; {then}", length(breaker.open_for_ms))
-}
-
-/// The values of the words; `Err` says which label the task lacks.
-fn key(per: &Per, task: &Task<'_>) -> Result<String, String> {
-    let values = per.0.iter().map(|word| match word {
-        Word::Type => Ok(task.task_type.to_owned()),
-        Word::Queue => Ok(task.queue.to_owned()),
-        Word::Route => task.route.map(str::to_owned).ok_or_else(|| "no route".to_owned()),
-        Word::Label(name) => task.labels.get(name).cloned().ok_or_else(|| format!("no label {name}")),
-    });
-    values.collect::<Result<Vec<_>, _>>().map(|values| values.join(", "))
 }

@@ -51,19 +51,19 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     // Listening before anything runs: a signal that comes while the worker starts must stop it too.
     let mut signals = Signals::listen()?;
     let mut reloads = Reloads::listen(context)?;
-    let config = context.config();
+    let store = context.store_or_new().await?;
+    let observers = Observers::new(vec![Arc::new(LogObserver)]);
+    let config = &context.bound("the store", reloads.first(store.as_ref(), &observers)).await??;
     let plan = Plan { serve: args.queues.clone(), ..Plan::new(config)? };
     if plan.routes.is_empty() {
         tracing::warn!("no [[route]] is configured: every task would die of no_route");
     }
-    let store = context.store_or_new().await?;
     let broker = open_broker(config)?;
-    let observers = Observers::new(vec![Arc::new(LogObserver)]);
     let worker = Worker::start(store.clone(), broker, plan, observers.clone()).await?;
     tracing::info!(worker = worker.name(), "working");
     let name = tokio::select! {
         name = signals.next() => name,
-        never = reloads.follow(&worker, &observers) => match never {},
+        never = reloads.follow(&worker, store.as_ref(), &observers) => match never {},
     };
     tracing::info!(
         signal = name,

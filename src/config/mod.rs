@@ -11,6 +11,7 @@ mod raw;
 mod read;
 mod reader;
 mod routes;
+mod shared;
 mod source;
 mod units;
 mod url;
@@ -20,6 +21,8 @@ mod watch;
 
 pub use problem::{ConfigError, Place, Problem};
 pub use raw::RawFile;
+pub use shared::SharedRules;
+pub(crate) use shared::digest;
 pub use source::{Effective, Environment, FlagValue, Request, Secrets, process_environment, variable};
 pub use units::{parse_duration, parse_rate, parse_size, show_duration, show_rate, show_size};
 pub use url::{MASK, mask};
@@ -283,6 +286,21 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The same with these rules instead of its own.
+    #[must_use]
+    pub fn with_rules(mut self, rules: SharedRules) -> Config {
+        self.policies = rules.policies;
+        self.gates.limits = rules.limits;
+        self.gates.breakers = rules.breakers;
+        self
+    }
+
+    /// SHA-256 (hex) of what policies, limits and breakers say: equal on all nodes that run the same rules with the same version of the
+    /// program.
+    pub fn rules_digest(&self) -> String {
+        digest(&self.policies, &self.gates.limits, &self.gates.breakers)
+    }
+
     /// The sections in which `other` differs although they hold until the next start.
     pub fn needs_restart(&self, other: &Config) -> Vec<&'static str> {
         let sections = [

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use super::{
-    Alarm, Clock, Comparison, DeadRow, Filter, Page, Pause, Store, StoreError, StoreReport, Urgency, bad_cursor,
+    Alarm, Clock, Comparison, DeadRow, Filter, NODE_FORGOTTEN_MS, NewPolicies, Node, Page, Pause, PolicyVersion, Store,
+    StoreError, StoreReport, Urgency, bad_cursor,
 };
 use crate::gate::{Chance, GateState, HeldGate, in_turns};
 use crate::task::{
@@ -35,6 +36,9 @@ struct Inner {
     results: HashMap<String, TaskResult>,
     cached: HashMap<(String, String), (TaskResult, Millis)>,
     pauses: BTreeMap<String, Pause>,
+    /// Oldest first.
+    policies: Vec<PolicyVersion>,
+    nodes: BTreeMap<String, Node>,
     /// Rows inserted past the commands, as another process would.
     outside_changes: i64,
 }
@@ -380,6 +384,30 @@ impl Store for MemoryStore {
         let mut inner = self.inner();
         inner.rows.pauses.remove(key);
         Ok(inner.pauses.remove(key).is_some())
+    }
+
+    async fn policies(&self, limit: usize) -> Result<Vec<PolicyVersion>, StoreError> {
+        Ok(self.inner().policies.iter().rev().take(limit).cloned().collect())
+    }
+
+    async fn apply_policies(&self, new: NewPolicies) -> Result<i64, StoreError> {
+        let mut inner = self.inner();
+        let version = inner.policies.last().map_or(0, |newest| newest.version) + 1;
+        inner.policies.push(PolicyVersion { version, applied_at: self.clock.now(), rules: new });
+        Ok(version)
+    }
+
+    async fn report_node(&self, worker: &str, hash: &str, version: Option<i64>) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let mut inner = self.inner();
+        let node = Node { worker: worker.into(), hash: hash.into(), version, seen_at: now };
+        inner.nodes.insert(worker.into(), node);
+        inner.nodes.retain(|_, node| node.seen_at >= now.saturating_sub(NODE_FORGOTTEN_MS));
+        Ok(())
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        Ok(self.inner().nodes.values().cloned().collect())
     }
 
     async fn report(&self, deep: bool) -> Result<StoreReport, StoreError> {

@@ -7,6 +7,7 @@
 mod clock;
 pub mod memory;
 pub mod sqlite;
+mod versions;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 pub use clock::Clock;
+pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 
 use crate::gate::{Chance, GateState, HeldGate};
 use crate::policy::TopicPattern;
@@ -259,6 +261,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Ends a pause; `false` when there was none.
     async fn resume(&self, key: &str) -> Result<bool, StoreError>;
+
+    /// The versions of the rules, newest first, at most `limit`.
+    async fn policies(&self, limit: usize) -> Result<Vec<PolicyVersion>, StoreError>;
+
+    /// Puts rules in the store as the newest version. Returns its number.
+    async fn apply_policies(&self, new: NewPolicies) -> Result<i64, StoreError>;
+
+    /// Notes what a worker runs, now, and forgets those that have not said so for [`NODE_FORGOTTEN_MS`].
+    async fn report_node(&self, worker: &str, hash: &str, version: Option<i64>) -> Result<(), StoreError>;
+
+    /// What each worker runs, by name.
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError>;
 
     /// Looks at the store itself; `deep` runs the integrity check.
     async fn report(&self, deep: bool) -> Result<StoreReport, StoreError>;

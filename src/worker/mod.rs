@@ -21,7 +21,7 @@ mod strays;
 
 pub use feed::dispatch_once;
 pub use plan::{Plan, RouteError};
-pub use rules::{RuleSet, digest};
+pub use rules::RuleSet;
 pub use strays::unknown_queues;
 
 use std::collections::{BTreeMap, HashMap};

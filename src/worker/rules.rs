@@ -8,8 +8,6 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
-
 use crate::broker::{Broker, Topology};
 use crate::config::{Config, QueueConfig};
 use crate::gate::Gates;
@@ -65,7 +63,7 @@ pub(crate) struct Rules {
     pub topology: Arc<Topology>,
     /// This worker, with what it can run and what may stop it.
     pub claimant: Claimant,
-    /// SHA-256 (hex) of what policies, limits, breakers and caps say.
+    /// See [`crate::config::Config::rules_digest`].
     pub digest: String,
 }
 
@@ -124,7 +122,7 @@ impl Ground {
                 gates: Arc::clone(&gates),
                 policies: Some(Arc::clone(&policies)),
             },
-            digest: digest(&policies, &gates),
+            digest: crate::config::digest(&policies, &gates.limits, &gates.breakers),
             routes,
             policies,
         }
@@ -133,11 +131,6 @@ impl Ground {
     fn declared(&self) -> std::sync::MutexGuard<'_, BTreeSet<Millis>> {
         self.declared.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// SHA-256 (hex) of what policies and gates say. The routes' patterns count, because caps and keys depend on them.
-pub fn digest(policies: &Policies, gates: &Gates) -> String {
-    hex::encode(Sha256::digest(format!("{} {gates:?}", policies.digest())))
 }
 
 impl Shared {

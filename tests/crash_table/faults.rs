@@ -10,7 +10,9 @@ use redeliver::broker::{
     SessionWatch, Topology, WAKE_UP_TYPE,
 };
 use redeliver::gate::{Chance, GateState, HeldGate};
-use redeliver::store::{Alarm, DeadRow, Filter, Page, Pause, Store, StoreError, StoreReport, Urgency};
+use redeliver::store::{
+    Alarm, DeadRow, Filter, NewPolicies, Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Urgency,
+};
 use redeliver::task::{
     Answer, Attempt, Command, DlqLedger, LaneKey, LaneLedger, Millis, Spot, Status, Task, TaskResult,
 };
@@ -213,6 +215,22 @@ impl Store for WatchedStore {
 
     async fn resume(&self, key: &str) -> Result<bool, StoreError> {
         self.inner.resume(key).await
+    }
+
+    async fn policies(&self, limit: usize) -> Result<Vec<PolicyVersion>, StoreError> {
+        self.inner.policies(limit).await
+    }
+
+    async fn apply_policies(&self, new: NewPolicies) -> Result<i64, StoreError> {
+        self.inner.apply_policies(new).await
+    }
+
+    async fn report_node(&self, worker: &str, hash: &str, version: Option<i64>) -> Result<(), StoreError> {
+        self.inner.report_node(worker, hash, version).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        self.inner.nodes().await
     }
 
     async fn report(&self, deep: bool) -> Result<StoreReport, StoreError> {

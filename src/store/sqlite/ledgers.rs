@@ -12,7 +12,7 @@ use crate::store::Pause;
 use crate::task::{DlqLedger, Lane, LaneKey, LaneLedger, Millis, Rows, Spot};
 
 /// Reads all rows of a small table; one that cannot be read is an error, for only we write them.
-async fn all<T>(
+pub(super) async fn all<T>(
     conn: &mut SqliteConnection,
     sql: &'static str,
     read: impl Fn(&mut Columns<'_>) -> Result<T, String>,

@@ -10,9 +10,11 @@ use tokio::sync::oneshot;
 use super::columns::{self, Binds, Columns, select_tasks, spec, state};
 use super::fault::Fault;
 use super::writer::{Errand, Job};
-use super::{SqliteStore, filter, ledgers, open};
+use super::{SqliteStore, filter, ledgers, open, versions};
 use crate::gate::{Chance, GateState, HeldGate};
-use crate::store::{Alarm, DeadRow, Filter, Page, Pause, Store, StoreError, StoreReport, Urgency};
+use crate::store::{
+    Alarm, DeadRow, Filter, NewPolicies, Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Urgency,
+};
 use crate::task::{
     Answer, Attachment, AttachmentBody, Attempt, AttemptOutcome, Command, DlqCopy, DlqLedger, LaneKey, LaneLedger,
     Millis, Stamp, Status, Task, TaskResult,
@@ -333,6 +335,23 @@ impl Store for SqliteStore {
 
     async fn resume(&self, key: &str) -> Result<bool, StoreError> {
         self.errand(|reply| Errand::Resume(key.to_owned(), reply)).await
+    }
+
+    async fn policies(&self, most: usize) -> Result<Vec<PolicyVersion>, StoreError> {
+        self.ask(async |conn| versions::versions(conn, limit(most)).await).await
+    }
+
+    async fn apply_policies(&self, new: NewPolicies) -> Result<i64, StoreError> {
+        self.errand(|reply| Errand::ApplyPolicies(new, reply)).await
+    }
+
+    async fn report_node(&self, worker: &str, hash: &str, version: Option<i64>) -> Result<(), StoreError> {
+        let (worker, hash) = (worker.to_owned(), hash.to_owned());
+        self.errand(|reply| Errand::ReportNode { worker, hash, version, reply }).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        self.ask(versions::nodes).await
     }
 
     async fn report(&self, deep: bool) -> Result<StoreReport, StoreError> {

@@ -17,8 +17,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::batch::{self, Context};
 use super::fault::Fault;
-use super::{ledgers, quarantine};
-use crate::store::{Clock, Pause, StoreError};
+use super::{ledgers, quarantine, versions};
+use crate::store::{Clock, NewPolicies, Pause, StoreError};
 use crate::task::{Answer, Command, Millis};
 
 /// A batch takes no further caller beyond this.
@@ -40,6 +40,13 @@ pub(super) struct Job {
 pub(super) enum Errand {
     Pause(Pause, oneshot::Sender<Result<(), StoreError>>),
     Resume(String, oneshot::Sender<Result<bool, StoreError>>),
+    ApplyPolicies(NewPolicies, oneshot::Sender<Result<i64, StoreError>>),
+    ReportNode {
+        worker: String,
+        hash: String,
+        version: Option<i64>,
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    },
     /// Rows that a reader could not read.
     SetAside(Vec<i64>),
     /// Looks whether another process has committed, for [`Queues::outside`].
@@ -222,6 +229,19 @@ impl Writer {
                 if done.is_ok() {
                     self.context.pauses.remove(&key);
                 }
+                reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
+            }
+            Errand::ApplyPolicies(new, reply) => {
+                let write =
+                    async |conn: &mut SqliteConnection, _: &mut Context, now| versions::apply(conn, &new, now).await;
+                let done = self.transaction(|| (), write).await;
+                reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
+            }
+            Errand::ReportNode { worker, hash, version, reply } => {
+                let write = async |conn: &mut SqliteConnection, _: &mut Context, now| {
+                    versions::report(conn, &worker, &hash, version, now).await
+                };
+                let done = self.transaction(|| (), write).await;
                 reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
             }
             Errand::SetAside(seqs) => {
