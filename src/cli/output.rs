@@ -68,6 +68,11 @@ impl Listing {
         self.entries.is_empty()
     }
 
+    /// All of it as JSON, for a document of which it is a part.
+    pub fn json(&self) -> Value {
+        self.entries.iter().map(|entry| entry.json.clone()).collect()
+    }
+
     /// Adds an entry.
     pub fn push(&mut self, entry: Entry) {
         self.entries.push(entry);

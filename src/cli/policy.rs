@@ -11,6 +11,7 @@ use super::context::Context;
 use super::exit::Exit;
 use super::explain;
 use super::output::Printer;
+use super::variants;
 
 /// Look at the rules that decide about retries
 #[derive(Debug, Subcommand)]
@@ -32,6 +33,16 @@ Exits 2 when something is wrong.")]
   redeliver policy explain --type item.upload --at '2026-07-01T03:00[Asia/Shanghai]' -o json
   redeliver policy explain --config policies.toml --type report.render --at 2h")]
     Explain(explain::Args),
+    /// Compare the variants of policies by how their tasks ended
+    #[command(after_help = "Examples:
+  redeliver policy report
+  redeliver policy report shipping --since 7d
+  redeliver policy report shipping --label shop_tier=vip -o json | jq '.verdicts[0].sentence'
+
+Counted are tasks that ended (in the window, if --since or --until give one), by the policy of their last attempt. SUCCESS has its
+95 % interval (Wilson); an end by cache or default is no success. TRIES, HANDLER (time) and COST are per task; P50 and P95 are the
+times from creation to success. The verdict's interval is Newcombe's; -o json has the p-value of the two-proportion z-test.")]
+    Report(Box<variants::Args>),
 }
 
 /// Runs the verb.
@@ -46,6 +57,7 @@ pub async fn run(verb: Verb, globals: &Globals) -> anyhow::Result<Exit> {
             let checked = config::load(&request(globals, file, Secrets::Optional));
             report(&Printer::new(globals.output, globals.color), checked)
         }
+        Verb::Report(args) => variants::run(&args, &Context::load(globals, Vec::new(), Secrets::Optional)?).await,
         Verb::Explain(args) => explain::run(&args, &Context::load(globals, Vec::new(), Secrets::Optional)?),
     }
 }

@@ -32,4 +32,5 @@ mod people;
 mod settle;
 mod sqlite;
 mod submit;
+mod tallies;
 mod wakes;
