@@ -346,6 +346,17 @@ pub fn length(ms: Millis) -> String {
     redeliver::config::show_duration(std::time::Duration::from_millis(ms))
 }
 
+/// How long it has been since then, in whole seconds: `27s`.
+pub fn ago(at: Millis, now: Millis) -> String {
+    length(now.saturating_sub(at).max(0) / 1000 * 1000)
+}
+
+/// How long it is until then, in whole seconds: `in 27s`, `now`.
+pub fn ahead(at: Millis, now: Millis) -> String {
+    let ms = at.saturating_sub(now);
+    if ms <= 0 { "now".into() } else { format!("in {}", length(ms.saturating_add(999) / 1000 * 1000)) }
+}
+
 /// The first line of a text, cut for a table.
 pub fn cut(text: &str, longest: usize) -> String {
     let line = text.lines().next().unwrap_or_default();

@@ -19,11 +19,11 @@ use super::output::{Document, Entry, Format, Listing, length, time, time_or_null
   redeliver stats --by variant --since 2026-01-01 -o json
 
 Counted are tasks that ended in the window, which is the last day unless --since says otherwise; cancelled and refused ones are
-not. TRY_1 … TRY_4+ are the shares (%) of tasks that succeeded on that attempt: a shop with most of its tasks under TRY_2 has a
-platform that hiccups. FINAL is the share that succeeded at all; an end by cache or default is none. TRIES are attempts per
-success, EXTRA the requests (%) beyond one per attempted task, and LEAST the fewest that independent failures allow at the same
-first-try rate: 1 + f + f² + … + fⁿ attempts, f being what fails, n the most retries that a task of the group has had; tasks dead
-by a permanent error need one.")]
+not. 1ST to 4TH+ are the shares (%) of tasks that succeeded on that attempt: a shop with most of its tasks under 3RD has a platform
+that hiccups. FINAL is the share that succeeded at all; an end by cache or default is none. TRIES are attempts per success, EXTRA
+the requests (%) beyond one per attempted task. The least extra is what independent failures cost at the same first-try rate: a task
+needs 1 + f + f² + … + fⁿ attempts, f being the share that fails, n the most retries that a task has had (the geometric series); one
+that is dead by a permanent error needs one.")]
 pub struct Args {
     /// type, label.NAME, attempt, policy, variant or queue
     #[arg(long, value_name = "WHAT", default_value = "type", value_parser = by)]
@@ -57,8 +57,8 @@ fn by(text: &str) -> Result<By, String> {
     Ok(By::Group(group, text.to_owned()))
 }
 
-const COLUMNS: [&str; 11] =
-    ["group", "tasks", "try_1", "try_2", "try_3", "try_4+", "final", "tries", "extra", "least", "dead"];
+/// As many as fit beside a type on 80 columns; the least attempts stand in the summary and, for each group, in JSON.
+const COLUMNS: [&str; 10] = ["group", "tasks", "1st", "2nd", "3rd", "4th+", "final", "tries", "extra", "dead"];
 const ATTEMPT_COLUMNS: [&str; 6] = ["attempt", "attempts", "succeeded", "rate", "handler", "cost"];
 const FAILURE_COLUMNS: [&str; 5] = ["attempts", "tasks", "class", "code", "http_status"];
 
@@ -84,6 +84,9 @@ async fn print(args: &Args, context: &Context, store: &dyn Store, filter: &Filte
     };
     let tallies = store.tallies(&group_by, filter).await?;
     let total = sum(&tallies);
+    if total.tasks == 0 {
+        context.say("no such task has ended in this window; --since makes it longer");
+    }
     let (title, listing) = match &args.by {
         By::Group(..) => {
             let mut listing = Listing::new(&COLUMNS);
@@ -91,7 +94,7 @@ async fn print(args: &Args, context: &Context, store: &dyn Store, filter: &Filte
             if tallies.len() > most {
                 context.say(format!("{} more groups; --limit shows them", tallies.len() - most));
             }
-            ("GROUPS (try_1 to extra in % but tries)", listing)
+            ("GROUPS (1st to final: % of tasks that succeeded so; tries: attempts per success)", listing)
         }
         By::Attempt => {
             let mut listing = Listing::new(&ATTEMPT_COLUMNS);
@@ -234,7 +237,6 @@ fn entry(tally: &Tally) -> Entry {
         percent(figures.success),
         figures.per_success.map_or_else(|| "-".into(), |tries| format!("{tries:.2}")),
         percent(figures.extra),
-        percent(figures.least.map(|least| least - 1.0)),
         tally.dead.to_string(),
     ]);
     Entry { name: name_of(tally), cells, json: tally_json(tally) }
@@ -323,7 +325,7 @@ mod tests {
     #[test]
     fn a_group_without_tasks_divides_by_nothing() {
         let cells = entry(&Tally::default()).cells;
-        assert_eq!(cells[2..], ["-", "-", "-", "-", "-", "-", "-", "-", "0"]);
+        assert_eq!(cells[2..], ["-", "-", "-", "-", "-", "-", "-", "0"]);
         assert_eq!(
             (percent(Some(0.0)), percent(Some(1.0)), percent(Some(0.985))),
             ("0.0".into(), "100".into(), "98.5".into())

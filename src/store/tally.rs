@@ -117,9 +117,12 @@ impl<'a> Ended<'a> {
     }
 }
 
+/// Group and variant.
+type Names = (Option<String>, Option<String>);
+
 /// The groups, largest first.
 pub(super) fn tallies(by: &GroupBy, ended: &[Ended<'_>]) -> Vec<Tally> {
-    let mut groups: BTreeMap<(Option<String>, Option<String>), (Tally, Vec<Millis>)> = BTreeMap::new();
+    let mut groups: BTreeMap<Names, (Tally, Vec<Millis>)> = BTreeMap::new();
     for ended in ended {
         let state = &ended.task.state;
         let variant = state.variant.clone().filter(|_| *by == GroupBy::Variant);
@@ -183,9 +186,12 @@ pub(super) fn attempt_tallies(ended: &[Ended<'_>]) -> Vec<AttemptTally> {
     numbers.into_values().collect()
 }
 
+/// Class, code and HTTP status.
+type Way = (String, Option<String>, Option<u16>);
+
 /// The most frequent failures.
 pub(super) fn failure_tallies(ended: &[Ended<'_>], limit: usize) -> Vec<FailureTally> {
-    let mut failures: BTreeMap<(String, Option<String>, Option<u16>), (i64, i64)> = BTreeMap::new();
+    let mut failures: BTreeMap<Way, (i64, i64)> = BTreeMap::new();
     for ended in ended {
         let mut of_task = std::collections::BTreeSet::new();
         for failure in ended.attempts.iter().filter_map(|attempt| attempt.failure.as_ref()) {
