@@ -7,6 +7,8 @@ mod support;
 mod folder;
 #[path = "cli/gates.rs"]
 mod gates;
+#[path = "cli/stats.rs"]
+mod stats;
 
 use folder::{Folder, Ran};
 use serde_json::Value;
@@ -23,6 +25,8 @@ fn exit_codes_are_those_of_the_contract() {
         (&["dlq", "list"], 0),
         (&["queue", "list"], 0),
         (&["breaker", "list"], 0),
+        (&["stats"], 0),
+        (&["policy", "report"], 0),
         (&["limit", "list", "-o", "json"], 0),
         (&["topology", "plan"], 0),
         (&["config", "show"], 0),
@@ -48,6 +52,8 @@ fn exit_codes_are_those_of_the_contract() {
         (&["dlq", "discard", "--all", "--yes"], 2),
         (&["queue", "pause"], 2),
         (&["breaker", "open"], 2),
+        (&["stats", "--by", "shop"], 2),
+        (&["stats", "--since", "yesterday"], 2),
         (&["queue", "pause", "default", "--type", "#"], 2),
         (&["publish"], 2),
         (&["publish", "a..b"], 2),
@@ -70,6 +76,7 @@ fn exit_codes_are_those_of_the_contract() {
         (&["queue", "pause", "nowhere"], 5),
         (&["breaker", "open", "nowhere/label.shop=a"], 5),
         (&["breaker", "close", "nowhere"], 5),
+        (&["policy", "report", "nowhere"], 5),
         (&["queue", "resume", "default"], 5),
         (&["work", "--queue", "nowhere"], 5),
         // Failed.
@@ -188,8 +195,7 @@ fn flags_win_over_the_environment_and_config_show_says_so() {
 fn help_completions_man_and_schema_come_out() {
     let folder = Folder::with_config("");
     let help = folder.run(&["--help"]).expect_exit(0).stdout;
-    let nouns =
-        "demo work publish dispatch task dlq queue breaker limit topology config store doctor bench completions man";
+    let nouns = "demo work publish dispatch task dlq queue breaker limit topology policy stats config store doctor bench completions man";
     for noun in nouns.split(' ') {
         assert!(help.lines().any(|line| line.trim_start().starts_with(noun)), "{noun} is not in:\n{help}");
     }

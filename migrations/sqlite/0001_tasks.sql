@@ -144,6 +144,8 @@ BEGIN
     WHERE seq = new.seq;
 END;
 
+-- For sums over a window. New entries go to its end, which costs a write 1 to 4 µs.
+CREATE INDEX tasks_ended ON tasks (ended_at) WHERE ended_at IS NOT NULL;
 -- For lists by failure: an end by a fallback is a success that keeps its last failure. These are few among the succeeded.
 CREATE INDEX tasks_degraded ON tasks (status) WHERE degraded IS NOT NULL;
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::confirm::Consent;
 use super::context::Context;
 use super::exit::{self, Exit};
-use super::output::{Entry, Listing, length, time, time_or_null};
+use super::output::{Entry, Listing, ago, ahead, time, time_or_null};
 
 /// Look at circuit breakers, open and close them
 #[derive(Debug, Subcommand)]
@@ -205,8 +205,7 @@ impl Row<'_> {
     fn next_probe_for_people(&self) -> String {
         match self.next_probe() {
             _ if self.breaker.phase == Phase::Closed || self.rule.is_none() => String::new(),
-            Some(at) if at <= self.now => "now".into(),
-            Some(at) => format!("in {}", length(at - self.now)),
+            Some(at) => ahead(at, self.now),
             None if self.breaker.is_forced_open() => "never".into(),
             None => "one runs".into(),
         }
@@ -215,9 +214,11 @@ impl Row<'_> {
     fn why(&self) -> String {
         let breaker = self.breaker;
         let said = breaker.word.as_ref().map(|word| {
-            let verb = if word.open { "opened" } else { "closed" };
             let reason = word.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            format!("{verb} by {} at {}{reason}", word.by, time(word.at))
+            // When it was opened stands in its own column.
+            let verb = if word.open { "opened" } else { "closed" };
+            let when = if word.open { String::new() } else { format!(" {} ago", ago(word.at, self.now)) };
+            format!("{verb} by {}{when}{reason}", word.by)
         });
         let mut parts = Vec::new();
         match (&breaker.because, said) {
@@ -227,10 +228,10 @@ impl Row<'_> {
             _ => {}
         }
         if breaker.failed_probes > 0 {
-            parts.push(format!("{} probes failed", breaker.failed_probes));
+            parts.push(format!("{} {} failed", breaker.failed_probes, plural(breaker.failed_probes.into(), "probe")));
         }
         if breaker.phase == Phase::Closed && breaker.in_a_row > 0 {
-            parts.push(format!("{} failures in a row", breaker.in_a_row));
+            parts.push(format!("{} {} in a row", breaker.in_a_row, plural(breaker.in_a_row, "failure")));
         }
         if self.rule.is_none() {
             parts.push("not configured any more: stops nothing".into());
@@ -244,7 +245,7 @@ impl Row<'_> {
         let cells = vec![
             self.key.to_owned(),
             self.phase().to_owned(),
-            self.since().map(|since| length(self.now.saturating_sub(since))).unwrap_or_default(),
+            self.since().map(|since| ago(since, self.now)).unwrap_or_default(),
             self.next_probe_for_people(),
             probes,
             self.waiting.to_string(),
@@ -272,6 +273,10 @@ impl Row<'_> {
         });
         Entry { name: self.key.to_owned(), cells, json }
     }
+}
+
+fn plural(count: i64, noun: &str) -> String {
+    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
 fn word_json(word: &PersonsWord) -> Value {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::exit::Exit;
-use super::output::{Entry, Listing, length, time_or_null};
+use super::output::{Entry, Listing, ahead, length, time_or_null};
 
 /// Look at limits
 #[derive(Debug, Subcommand)]
@@ -86,8 +86,7 @@ fn entry(gates: &Gates, key: &str, state: Option<&GateState>, waiting: i64, now:
             Some(_) => room.map_or_else(|| "any".into(), |room| room.to_string()),
         },
         match next {
-            Some(at) if at <= now => "now".into(),
-            Some(at) => format!("in {}", length(at - now)),
+            Some(at) => ahead(at, now),
             None if seen.is_some() => "when one ends".into(),
             None => String::new(),
         },
@@ -113,9 +112,16 @@ fn entry(gates: &Gates, key: &str, state: Option<&GateState>, waiting: i64, now:
 fn rule_for_people(rule: RuleOf<'_>) -> String {
     match rule {
         RuleOf::Limit(rule) => {
-            let what = if rule.calls { "calls" } else { "retries" };
+            let what = |n: i64| match (rule.calls, n) {
+                (true, 1) => "call",
+                (true, _) => "calls",
+                (false, 1) => "retry",
+                (false, _) => "retries",
+            };
             match &rule.kind {
-                LimitKind::Rate { rate, burst } => format!("{}, burst {burst}", rate_for_people(*rate, what)),
+                LimitKind::Rate { rate, burst } => {
+                    format!("{}, burst {burst}", rate_for_people(*rate, what(rate.count)))
+                }
                 LimitKind::Ratio { permille, window_ms, floor } => format!(
                     "{}.{} % retries within {}, at least {}",
                     permille / 10,

@@ -29,9 +29,11 @@ mod queue;
 mod reload;
 mod replay;
 mod scratch;
+mod stats;
 mod store;
 mod task;
 mod topology;
+mod variants;
 mod view;
 mod wait;
 mod wake;
@@ -125,6 +127,7 @@ enum Command {
     Topology(topology::Verb),
     #[command(subcommand)]
     Policy(policy::Verb),
+    Stats(Box<stats::Args>),
     #[command(subcommand)]
     Config(config::Verb),
     #[command(subcommand)]
@@ -196,6 +199,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Command::Breaker(verb) => breaker::run(verb, &data(Vec::new())?).await,
         Command::Limit(verb) => limit::run(verb, &data(Vec::new())?).await,
+        Command::Stats(args) => stats::run(&args, &data(Vec::new())?).await,
         Command::Topology(verb) => {
             verb.can_run()?;
             topology::run(verb, &data(Vec::new())?).await

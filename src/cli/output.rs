@@ -68,6 +68,11 @@ impl Listing {
         self.entries.is_empty()
     }
 
+    /// All of it as JSON, for a document of which it is a part.
+    pub fn json(&self) -> Value {
+        self.entries.iter().map(|entry| entry.json.clone()).collect()
+    }
+
     /// Adds an entry.
     pub fn push(&mut self, entry: Entry) {
         self.entries.push(entry);
@@ -339,6 +344,17 @@ pub fn length(ms: Millis) -> String {
     let ms = u64::try_from(ms).unwrap_or(0);
     let ms = if ms >= 10_000 { ms / 1000 * 1000 } else { ms };
     redeliver::config::show_duration(std::time::Duration::from_millis(ms))
+}
+
+/// How long it has been since then, in whole seconds: `27s`.
+pub fn ago(at: Millis, now: Millis) -> String {
+    length(now.saturating_sub(at).max(0) / 1000 * 1000)
+}
+
+/// How long it is until then, in whole seconds: `in 27s`, `now`.
+pub fn ahead(at: Millis, now: Millis) -> String {
+    let ms = at.saturating_sub(now);
+    if ms <= 0 { "now".into() } else { format!("in {}", length(ms.saturating_add(999) / 1000 * 1000)) }
 }
 
 /// The first line of a text, cut for a table.

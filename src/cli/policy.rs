@@ -14,6 +14,7 @@ use super::context::Context;
 use super::exit::{self, Exit};
 use super::explain;
 use super::output::{Document, Entry, Listing, Printer, cut, time};
+use super::variants;
 
 /// The versions that `history` shows.
 const SHOWN: usize = 100;
@@ -52,6 +53,16 @@ What is in the store stands in for these sections of every node's own file, unti
   redeliver policy history
   redeliver policy history -o json | jq '.nodes[] | select(.current | not)'")]
     History,
+    /// Compare the variants of policies by how their tasks ended
+    #[command(after_help = "Examples:
+  redeliver policy report
+  redeliver policy report shipping --since 7d
+  redeliver policy report shipping --label shop_tier=vip -o json | jq '.verdicts[0].sentence'
+
+Counted are tasks that ended (in the window, if --since or --until give one), by the policy of their last attempt. SUCCESS has its
+95 % interval (Wilson); an end by cache or default is no success. TRIES, HANDLER (time) and COST are per task; P50 and P95 are the
+times from creation to success. The verdict's interval is Newcombe's; -o json has the p-value of the two-proportion z-test.")]
+    Report(Box<variants::Args>),
 }
 
 /// `policy apply`
@@ -80,6 +91,7 @@ pub async fn run(verb: Verb, globals: &Globals) -> anyhow::Result<Exit> {
             let checked = config::load(&request(globals, file, Secrets::Optional));
             report(&Printer::new(globals.output, globals.color), checked)
         }
+        Verb::Report(args) => variants::run(&args, &context()?).await,
         Verb::Explain(args) => {
             let context = context()?;
             context.bound("the store", explain::run(&args, &context)).await?

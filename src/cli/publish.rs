@@ -27,7 +27,7 @@ use super::{view, wait};
   redeliver publish --batch tasks.jsonl      # one envelope a line: {\"type\": …, \"payload\": …}
 
 Prints the id and whether it was accepted. Exits 1 if the broker has no queue for it or did not confirm it; publishing the
-same id again is safe. With --wait: exits 0 if it succeeded, 1 if it ended otherwise or --timeout was over; a task that had
+same id again is safe. With --wait: exits 0 if it succeeded (perhaps degraded: by a fallback, which it says), 1 if it ended otherwise or --timeout was over; a task that had
 ended before answers with its stored result, marked already_done.")]
 pub struct Args {
     /// The task type: words separated by dots

@@ -275,7 +275,11 @@ fn status_for_people(task: &Task) -> String {
     match (&state.dead_reason, &state.degraded, &state.held_by) {
         (Some(reason), ..) if !state.status.is_waiting() => format!("{}/{reason}", state.status),
         (_, Some(by), _) => format!("{} (degraded: {by})", state.status),
-        (_, _, Some(gate)) => format!("{} (held: {gate})", state.status),
+        // Which key of it is long, and stands in the details.
+        (_, _, Some(gate)) => {
+            let name = gate.match_indices('/').nth(1).map_or(gate.as_str(), |(end, _)| &gate[..end]);
+            format!("{} (held: {name})", state.status)
+        }
         _ => state.status.to_string(),
     }
 }

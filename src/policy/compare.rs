@@ -113,6 +113,25 @@ fn against(best: &Arm, other: &Arm, than: &str) -> String {
     format!("no proven difference: {best} is {points:.1} points ahead of {other}, 95 % interval {interval}")
 }
 
+/// The fewest attempts for one task that any schedule needs when failures know nothing of each other: the share `permanent` of tasks that
+/// no retry mends needs one each; of the others the share f = 1 − `first_try` / (1 − `permanent`) is unfinished after each attempt, so that
+/// with n `retries` they need 1 + f + f² + … + fⁿ (the sum of a geometric series: each attempt is an independent trial). A schedule that
+/// calls into an outage needs more; one whose failures heal while it waits can need less.
+pub fn least_attempts(first_try: f64, permanent: f64, retries: i64) -> f64 {
+    let mendable = 1.0 - permanent;
+    if mendable <= 0.0 {
+        return 1.0;
+    }
+    let failing = (1.0 - first_try / mendable).clamp(0.0, 1.0);
+    let mut left = 1.0;
+    let mut calls = 0.0;
+    for _ in 0..=retries.clamp(0, 1000) {
+        calls += left;
+        left *= failing;
+    }
+    permanent + mendable * calls
+}
+
 /// The probability that a normal value lies at least `z` ≥ 0 standard deviations away, on either side.
 ///
 /// erfc(z/√2) by the Chebyshev fit of Press et al., Numerical Recipes in C, 2nd ed., §6.2 (`erfcc`): relative error below 1.2e−7 everywhere.
@@ -188,6 +207,18 @@ mod tests {
             near(found.low / 100.0, low, 0.00005);
             near(found.high / 100.0, high, 0.00005);
         }
+    }
+
+    #[test]
+    fn the_least_attempts_are_the_sum_of_what_is_still_unfinished() {
+        near(least_attempts(1.0, 0.0, 3), 1.0, 1e-9);
+        near(least_attempts(0.5, 0.0, 2), 1.75, 1e-9);
+        near(least_attempts(0.0, 0.0, 3), 4.0, 1e-9);
+        // A2's figures: 82 % at first try.
+        near(least_attempts(0.82, 0.0, 3), 1.0 + 0.18 + 0.0324 + 0.005_832, 1e-9);
+        // One in ten cannot be mended: nine tenths fail by half.
+        near(least_attempts(0.45, 0.1, 1), 0.1 + 0.9 * 1.5, 1e-9);
+        near(least_attempts(0.0, 1.0, 3), 1.0, 1e-9);
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod variant;
 
 pub use backoff::{Backoff, MAX_RUNGS};
 pub use classify::{Disposition, Lists, Ruling, classify};
-pub use compare::{Arm, Difference, difference, sentence, wilson};
+pub use compare::{Arm, Difference, difference, least_attempts, sentence, wilson};
 pub use explain::{Due, Ends, Explanation, Timetable};
 pub use hours::{Hours, find_zone, parse_time_of_day};
 pub use retry_after::{OverCap, RetryAfterMode, RetryAfterRule, parse_retry_after};

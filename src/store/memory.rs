@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
+use super::tally::{self, Ended};
 use super::{
-    Alarm, Clock, Comparison, DeadRow, Filter, NODE_FORGOTTEN_MS, NewPolicies, Node, Page, Pause, PolicyVersion, Store,
-    StoreError, StoreReport, Urgency, bad_cursor,
+    Alarm, AttemptTally, Clock, Comparison, DeadRow, FailureTally, Filter, GroupBy, NODE_FORGOTTEN_MS, NewPolicies,
+    Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Tally, Urgency, bad_cursor,
 };
 use crate::gate::{Chance, GateState, HeldGate, in_turns};
 use crate::task::{
@@ -141,6 +142,11 @@ impl Inner {
             && filter.text.as_ref().is_none_or(|text| {
                 failure.is_some_and(|f| f.message.to_ascii_lowercase().contains(&text.to_ascii_lowercase()))
             })
+    }
+
+    fn ended(&self, filter: &Filter) -> Vec<Ended<'_>> {
+        let matching = self.rows.tasks().filter(|task| self.matches(filter, task));
+        matching.filter_map(|task| Ended::new(task, self.attempts_of(task.id()))).collect()
     }
 
     fn attempts_now(&self, task: &Task) -> i64 {
@@ -331,6 +337,18 @@ impl Store for MemoryStore {
             *counts.entry(task.state.status).or_insert(0) += 1;
         }
         Ok(counts)
+    }
+
+    async fn tallies(&self, by: &GroupBy, filter: &Filter) -> Result<Vec<Tally>, StoreError> {
+        Ok(tally::tallies(by, &self.inner().ended(filter)))
+    }
+
+    async fn attempt_tallies(&self, filter: &Filter) -> Result<Vec<AttemptTally>, StoreError> {
+        Ok(tally::attempt_tallies(&self.inner().ended(filter)))
+    }
+
+    async fn failure_tallies(&self, filter: &Filter, limit: usize) -> Result<Vec<FailureTally>, StoreError> {
+        Ok(tally::failure_tallies(&self.inner().ended(filter), limit))
     }
 
     async fn dead_rows(&self, queue: &str, after: &str, limit: usize) -> Result<Vec<DeadRow>, StoreError> {

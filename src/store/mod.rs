@@ -7,6 +7,7 @@
 mod clock;
 pub mod memory;
 pub mod sqlite;
+mod tally;
 mod versions;
 
 use async_trait::async_trait;
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 pub use clock::Clock;
+pub use tally::{AttemptTally, FailureTally, GroupBy, Tally};
 pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 
 use crate::gate::{Chance, GateState, HeldGate};
@@ -240,6 +242,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// How many tasks match, by status.
     async fn count(&self, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError>;
+
+    /// How the tasks ended that match, by group, largest first. `since` and `until` of the filter are about when they ended.
+    async fn tallies(&self, by: &GroupBy, filter: &Filter) -> Result<Vec<Tally>, StoreError>;
+
+    /// The same tasks' attempts, by their number.
+    async fn attempt_tallies(&self, filter: &Filter) -> Result<Vec<AttemptTally>, StoreError>;
+
+    /// The same tasks' failures, most frequent first.
+    async fn failure_tallies(&self, filter: &Filter, limit: usize) -> Result<Vec<FailureTally>, StoreError>;
 
     /// The dead rows of a queue whose id is greater than `after`, by id.
     async fn dead_rows(&self, queue: &str, after: &str, limit: usize) -> Result<Vec<DeadRow>, StoreError>;

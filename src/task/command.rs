@@ -447,7 +447,7 @@ pub enum Answer {
         /// As it stands.
         task: Box<Task>,
         /// What it dies of if nothing else ends it.
-        failure: Failure,
+        failure: Box<Failure>,
     },
     /// The wake-up came before its time; the alarm keeps the time.
     Early,

@@ -244,7 +244,7 @@ impl Rows {
             None => {}
             Some((_, failure, true)) => {
                 let task = self.left_to_the_caller(task, now, settings);
-                return Spent { task, failure };
+                return Spent { task, failure: Box::new(failure) };
             }
             Some((reason, failure, false)) => return self.bury(task, reason, Some(failure), now, settings),
         }

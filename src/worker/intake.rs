@@ -393,7 +393,7 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
         }
         Answer::Spent { task, failure } => {
             ack(token).await;
-            fallback::end(shared, &task, DeadReason::RetriesExhausted, failure).await;
+            fallback::end(shared, &task, DeadReason::RetriesExhausted, *failure).await;
         }
         Answer::Dead(_) => {
             ack(token).await;

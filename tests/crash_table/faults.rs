@@ -11,7 +11,8 @@ use redeliver::broker::{
 };
 use redeliver::gate::{Chance, GateState, HeldGate};
 use redeliver::store::{
-    Alarm, DeadRow, Filter, NewPolicies, Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Urgency,
+    Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, NewPolicies, Node, Page, Pause, PolicyVersion, Store,
+    StoreError, StoreReport, Tally, Urgency,
 };
 use redeliver::task::{
     Answer, Attempt, Command, DlqLedger, LaneKey, LaneLedger, Millis, Spot, Status, Task, TaskResult,
@@ -159,6 +160,18 @@ impl Store for WatchedStore {
 
     async fn cached(&self, task_type: &str, cache_key: &str) -> Result<Option<(TaskResult, Millis)>, StoreError> {
         self.inner.cached(task_type, cache_key).await
+    }
+
+    async fn tallies(&self, by: &GroupBy, filter: &Filter) -> Result<Vec<Tally>, StoreError> {
+        self.inner.tallies(by, filter).await
+    }
+
+    async fn attempt_tallies(&self, filter: &Filter) -> Result<Vec<AttemptTally>, StoreError> {
+        self.inner.attempt_tallies(filter).await
+    }
+
+    async fn failure_tallies(&self, filter: &Filter, limit: usize) -> Result<Vec<FailureTally>, StoreError> {
+        self.inner.failure_tallies(filter, limit).await
     }
 
     async fn gates(&self) -> Result<Vec<(String, GateState)>, StoreError> {

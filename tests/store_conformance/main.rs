@@ -32,5 +32,6 @@ mod people;
 mod settle;
 mod sqlite;
 mod submit;
+mod tallies;
 mod versions;
 mod wakes;

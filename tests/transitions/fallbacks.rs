@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use redeliver::policy::{Backoff, Fallback, Policies, Policy};
 use redeliver::task::{
-    Answer, Cached, Changes, Claimant, Command, DeadReason, Decision, Degraded, DlqCopy, Ending, Settlement, Status,
-    TaskResult,
+    Answer, Cached, Changes, Claimant, Command, DeadReason, Decision, Degraded, DlqCopy, Ending, Settlement, Spec,
+    Status, TaskResult, canonical_payload_hash,
 };
 
-use crate::desk::{Desk, ID, SECOND, anybody, check_row, die, failure, retry_in_store, stamp};
+use crate::desk::{Desk, ID, SECOND, anybody, check_row, die, failure, retry_in_store, spec, stamp};
 
 fn result(text: &str) -> TaskResult {
     TaskResult { media_type: "text/plain".into(), body: text.into(), truncated: false }
@@ -72,6 +72,17 @@ fn only_a_success_that_is_the_real_thing_is_remembered() {
     assert_eq!(remembered(Decision::Succeed, None, None).0, [], "there is nothing to remember");
     assert_eq!(remembered(die(DeadReason::RetriesExhausted), None, None).0, []);
     assert_eq!(remembered(retry_in_store(SECOND), None, None).0, []);
+}
+
+#[test]
+fn equal_payloads_share_a_cache_key_however_they_came_in_and_the_producers_own_key_wins() {
+    let spec = |payload: &str| Spec { payload_hash: String::new(), ..spec("a", "a", payload) };
+    let (one, other) = (spec(r#"{"a":1,"b":[2]}"#), spec(r#"{ "b": [2], "a": 1 }"#));
+    assert_eq!(one.cached_as(), other.cached_as(), "rows that others inserted have no stored hash");
+    let submitted = Spec { payload_hash: canonical_payload_hash(&one.task_type, &one.payload), ..one.clone() };
+    assert_eq!(submitted.cached_as(), one.cached_as());
+    assert_ne!(spec("2").cached_as(), one.cached_as());
+    assert_eq!(Spec { cache_key: Some("sku 7".into()), ..one }.cached_as(), "sku 7");
 }
 
 #[test]

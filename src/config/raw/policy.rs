@@ -38,7 +38,8 @@ pub struct RawPolicy {
     /// Other delays or another budget for some failures; the first match wins.
     #[serde(default)]
     pub on: Vec<Spanned<RawOn>>,
-    /// What ends a task that cannot be done now, in this order. Default: nothing, it goes to the DLQ.
+    /// What ends a task whose retries are exhausted, or that a breaker with `when_open = "fallback"` stops, in this order. Never one with a
+    /// permanent failure or past its deadline. Default: nothing, it goes to the DLQ.
     #[serde(default)]
     pub fallback: Vec<Spanned<RawFallback>>,
     /// The age beyond which a cached result is too old. Default: `24h`.

@@ -146,13 +146,24 @@ fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter, walk: Walk
     }
 }
 
+/// Adds `FROM` and every condition for the ended tasks that are counted; see [`crate::store::tally`].
+pub(super) fn push_ended(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
+    query.push(" FROM tasks INDEXED BY tasks_ended WHERE ended_at IS NOT NULL AND ended_at >= ");
+    query.push_bind(filter.since.unwrap_or(i64::MIN)).push(" AND ended_at < ");
+    query.push_bind(filter.until.unwrap_or(i64::MAX));
+    query.push(" AND (status = 'succeeded' OR status = 'dead' OR status = 'discarded') AND raw_length IS NULL");
+    one_of(query, "status", &filter.statuses);
+    one_of(query, "id", &filter.ids);
+    push_conditions(query, filter, Walk::Everything);
+}
+
 /// Whether types have to be matched here.
-fn needs_matching(filter: &Filter) -> bool {
+pub(super) fn needs_matching(filter: &Filter) -> bool {
     let has_wildcard = |pattern: &crate::policy::TopicPattern| pattern.as_str().contains(['*', '#']);
     filter.types.iter().any(has_wildcard) && !filter.types.iter().any(|pattern| pattern.is_any())
 }
 
-fn matches_type(filter: &Filter, task_type: &str) -> bool {
+pub(super) fn matches_type(filter: &Filter, task_type: &str) -> bool {
     filter.types.is_empty() || filter.types.iter().any(|pattern| pattern.matches(task_type))
 }
 

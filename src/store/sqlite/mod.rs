@@ -15,6 +15,7 @@ mod plans;
 mod quarantine;
 mod read;
 mod running;
+mod tally;
 mod versions;
 mod write;
 mod writer;

@@ -10,10 +10,11 @@ use tokio::sync::oneshot;
 use super::columns::{self, Binds, Columns, select_tasks, spec, state};
 use super::fault::Fault;
 use super::writer::{Errand, Job};
-use super::{SqliteStore, filter, ledgers, open, versions};
+use super::{SqliteStore, filter, ledgers, open, tally, versions};
 use crate::gate::{Chance, GateState, HeldGate};
 use crate::store::{
-    Alarm, DeadRow, Filter, NewPolicies, Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Urgency,
+    Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, NewPolicies, Node, Page, Pause, PolicyVersion, Store,
+    StoreError, StoreReport, Tally, Urgency,
 };
 use crate::task::{
     Answer, Attachment, AttachmentBody, Attempt, AttemptOutcome, Command, DlqCopy, DlqLedger, LaneKey, LaneLedger,
@@ -131,7 +132,7 @@ impl SqliteStore {
     }
 
     /// A row's columns, where a failure to read them is the store's fault: only we write that table.
-    fn read<T>(
+    pub(super) fn read<T>(
         &self,
         row: &SqliteRow,
         read: impl FnOnce(&mut Columns<'_>) -> Result<T, String>,
@@ -297,6 +298,18 @@ impl Store for SqliteStore {
 
     async fn count(&self, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError> {
         filter::count(self, filter).await
+    }
+
+    async fn tallies(&self, by: &GroupBy, filter: &Filter) -> Result<Vec<Tally>, StoreError> {
+        tally::tallies(self, by, filter).await
+    }
+
+    async fn attempt_tallies(&self, filter: &Filter) -> Result<Vec<AttemptTally>, StoreError> {
+        tally::attempt_tallies(self, filter).await
+    }
+
+    async fn failure_tallies(&self, filter: &Filter, most: usize) -> Result<Vec<FailureTally>, StoreError> {
+        tally::failure_tallies(self, filter, most).await
     }
 
     async fn dead_rows(&self, queue: &str, after: &str, most: usize) -> Result<Vec<DeadRow>, StoreError> {
