@@ -11,6 +11,7 @@ mod raw;
 mod read;
 mod reader;
 mod routes;
+mod scenario;
 mod source;
 mod units;
 mod url;
@@ -19,6 +20,7 @@ mod value;
 
 pub use problem::{ConfigError, Place, Problem};
 pub use raw::RawFile;
+pub use scenario::read_scenario;
 pub use source::{Effective, Environment, FlagValue, Request, Secrets, process_environment, variable};
 pub use units::{parse_duration, parse_rate, parse_size, show_duration, show_rate, show_size};
 pub use url::{MASK, mask};
@@ -207,7 +209,7 @@ fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result
         None => (String::new(), ""),
     };
     let mut problems = Problems::new(Text { path, text });
-    let raw = read::read(text, &mut problems);
+    let raw: RawFile = read::read(text, &mut problems);
     let mut layers = Layers::new(request, &mut problems);
     let (routes, caps) = routes::routes(raw.route, &mut layers);
     let gates = Gates {
