@@ -194,6 +194,7 @@ fn the_command_runs_built_in_scenarios_and_files_and_writes_charts() {
     folder.write("mine.toml", &small);
     let shown = folder.run(&["simulate", "mine.toml", "-o", "table", "--seed", "3"]).expect_exit(0).stdout;
     assert!(shown.starts_with("mine: ") && shown.contains("ours: calls/s") && !shown.contains('\u{1b}'), "{shown}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     let coloured = folder.run(&["simulate", "mine.toml", "-o", "table", "--color", "always"]).expect_exit(0).stdout;
     assert!(coloured.contains("\u{1b}[3"));
     let piped = folder.run(&["simulate", "mine.toml"]).expect_exit(0).stdout;

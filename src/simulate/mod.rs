@@ -101,7 +101,7 @@ fn says(runs: &[Run], beside: &[Beside]) -> Vec<String> {
         let calls = beside.calls_saved;
         let (more, who) = if calls >= 0 { ("fewer", calls) } else { ("more", -calls) };
         says.push(format!(
-            "{} makes {who} calls {more} than {}, and {:+.1} points of its tasks succeed",
+            "{} makes {who} {more} calls than {}; success {:+.1} points",
             ours.name, other.name, beside.success_points
         ));
     }
