@@ -3,7 +3,10 @@
 mod support;
 
 #[path = "cli/folder.rs"]
+#[expect(dead_code, reason = "SIGHUP is for the tests of reloading")]
 mod folder;
+#[path = "cli/gates.rs"]
+mod gates;
 
 use folder::{Folder, Ran};
 use serde_json::Value;
@@ -19,6 +22,8 @@ fn exit_codes_are_those_of_the_contract() {
         (&["task", "list", "-o", "json", "--all"], 0),
         (&["dlq", "list"], 0),
         (&["queue", "list"], 0),
+        (&["breaker", "list"], 0),
+        (&["limit", "list", "-o", "json"], 0),
         (&["topology", "plan"], 0),
         (&["config", "show"], 0),
         (&["doctor"], 0),
@@ -42,6 +47,7 @@ fn exit_codes_are_those_of_the_contract() {
         (&["dlq", "replay", "--all", "--rate", "fast", "--yes"], 2),
         (&["dlq", "discard", "--all", "--yes"], 2),
         (&["queue", "pause"], 2),
+        (&["breaker", "open"], 2),
         (&["queue", "pause", "default", "--type", "#"], 2),
         (&["publish"], 2),
         (&["publish", "a..b"], 2),
@@ -62,6 +68,8 @@ fn exit_codes_are_those_of_the_contract() {
         (&["dlq", "show", "nowhere"], 5),
         (&["dlq", "replay", "nowhere", "--yes"], 5),
         (&["queue", "pause", "nowhere"], 5),
+        (&["breaker", "open", "nowhere/label.shop=a"], 5),
+        (&["breaker", "close", "nowhere"], 5),
         (&["queue", "resume", "default"], 5),
         (&["work", "--queue", "nowhere"], 5),
         // Failed.
@@ -180,7 +188,8 @@ fn flags_win_over_the_environment_and_config_show_says_so() {
 fn help_completions_man_and_schema_come_out() {
     let folder = Folder::with_config("");
     let help = folder.run(&["--help"]).expect_exit(0).stdout;
-    let nouns = "demo work publish dispatch task dlq queue topology config store doctor bench completions man";
+    let nouns =
+        "demo work publish dispatch task dlq queue breaker limit topology config store doctor bench completions man";
     for noun in nouns.split(' ') {
         assert!(help.lines().any(|line| line.trim_start().starts_with(noun)), "{noun} is not in:\n{help}");
     }

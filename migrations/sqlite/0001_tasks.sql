@@ -144,6 +144,9 @@ BEGIN
     WHERE seq = new.seq;
 END;
 
+-- For lists by failure: an end by a fallback is a success that keeps its last failure. These are few among the succeeded.
+CREATE INDEX tasks_degraded ON tasks (status) WHERE degraded IS NOT NULL;
+
 -- Every run of a handler. The fence numbers them over all generations.
 CREATE TABLE attempts (
     task_id TEXT NOT NULL,
@@ -190,6 +193,17 @@ CREATE TABLE results (
     truncated INTEGER NOT NULL CHECK (truncated IN (0, 1)),
     body BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- The last good result of each type and cache key, for policies that fall back on it.
+CREATE TABLE cached (
+    type TEXT NOT NULL,
+    cache_key TEXT NOT NULL,
+    stored_at INTEGER NOT NULL,
+    media_type TEXT NOT NULL,
+    truncated INTEGER NOT NULL CHECK (truncated IN (0, 1)),
+    body BLOB NOT NULL,
+    PRIMARY KEY (type, cache_key)
+) STRICT;
 
 CREATE TABLE lanes (
     queue TEXT NOT NULL,

@@ -5,6 +5,7 @@
 
 mod batch;
 mod bench;
+mod breaker;
 mod bulk;
 mod completions;
 mod config;
@@ -17,6 +18,7 @@ mod doctor;
 mod exit;
 mod explain;
 mod filter;
+mod limit;
 mod logging;
 mod man;
 mod output;
@@ -24,6 +26,7 @@ mod pager;
 mod policy;
 mod publish;
 mod queue;
+mod reload;
 mod replay;
 mod scratch;
 mod simulate;
@@ -116,6 +119,10 @@ enum Command {
     #[command(subcommand)]
     Queue(queue::Verb),
     #[command(subcommand)]
+    Breaker(breaker::Verb),
+    #[command(subcommand)]
+    Limit(limit::Verb),
+    #[command(subcommand)]
     Topology(topology::Verb),
     #[command(subcommand)]
     Policy(policy::Verb),
@@ -190,6 +197,8 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
             let context = data(Vec::new())?;
             context.bound("the store or the broker", queue::run(verb, &context)).await?
         }
+        Command::Breaker(verb) => breaker::run(verb, &data(Vec::new())?).await,
+        Command::Limit(verb) => limit::run(verb, &data(Vec::new())?).await,
         Command::Topology(verb) => {
             verb.can_run()?;
             topology::run(verb, &data(Vec::new())?).await

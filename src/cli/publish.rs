@@ -174,6 +174,9 @@ async fn outcome(
     if let Some(reason) = state.and_then(|state| state.dead_reason) {
         lines.push(("dead_reason", reason.to_string()));
     }
+    if let Some(by) = state.and_then(|state| state.degraded.clone()) {
+        lines.push(("degraded", by));
+    }
     if let Some(failure) = state.and_then(|state| state.failure.as_ref()) {
         lines.push(("error", format!("{}: {}", failure.class, failure.message)));
     }

@@ -89,6 +89,9 @@ fn task_lines(task: &Task, attempts: &[Attempt], result: Option<&TaskResult>) ->
     add("delay", state.delay_ms.map(|ms| format!("{} ({})", length(ms), state.delay_reason.as_deref().unwrap_or(""))));
     add("deadline", state.deadline.map(time));
     add("held_by", state.held_by.clone());
+    add("held_turn", Some(state.held_turn.clone()));
+    add("park_until", state.park_until.map(time));
+    add("variant", state.variant.clone());
     add("worker", state.worker.clone());
     add("ended_at", state.ended_at.map(time));
     add("note", state.note.clone());
@@ -129,6 +132,9 @@ pub fn task_json(task: &Task) -> Map<String, Value> {
         "generation": state.stamp.generation,
         "due_at": time(state.due_at),
         "held_by": state.held_by,
+        "held_turn": Some(&state.held_turn).filter(|turn| !turn.is_empty()),
+        "park_until": time_or_null(state.park_until),
+        "variant": state.variant,
         "dlq_copy": state.dlq_copy,
         "queue": task.queue(),
         "idempotency_key": spec.idempotency_key,

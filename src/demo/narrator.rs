@@ -136,6 +136,10 @@ impl Narrator {
                 self.line(Ink::Wait, "↻", &format!("{who} {what}; retry {} in {delay}", task.stamp().retry_count));
                 self.teach_retry(&mut told, attempt, task);
             }
+            AttemptOutcome::Died if task.state.degraded.is_some() => {
+                let by = task.state.degraded.as_deref().unwrap_or_default();
+                self.line(Ink::Good, "✓", &format!("{who} {}; ended by its fallback: {by}", describe(attempt)));
+            }
             AttemptOutcome::Died => {
                 let reason = task.state.dead_reason.map_or("dead", |reason| reason.as_str());
                 *told.dead.entry(reason).or_default() += 1;

@@ -3,6 +3,8 @@
 //! A key is `kind/name/word=value,…`, for instance `limit/per shop/label.shop=a`; `/`, `,`, `=` and `%` inside a name or value are
 //! percent-encoded, so that a key says exactly one thing.
 
+use thiserror::Error;
+
 use super::{BreakerRule, CapRule, Gates, LimitKind, LimitRule, Per, Subject, Word};
 
 /// A gate that a task has to pass.
@@ -119,6 +121,50 @@ impl Gates {
         }
     }
 
+    /// The gates that have one key for everything, whether they were used or not.
+    pub fn alone(&self) -> Vec<GateOf<'_>> {
+        let is_alone = |per: &Per| per.0.is_empty();
+        let limits = self.limits.iter().filter(|rule| is_alone(&rule.per));
+        let caps = self.caps.iter().filter(|rule| is_alone(&rule.per));
+        let breakers = self.breakers.iter().filter(|rule| is_alone(&rule.per));
+        (limits.map(|rule| GateOf { key: key("limit", &rule.name, ""), rule: RuleOf::Limit(rule) }))
+            .chain(caps.map(|rule| GateOf { key: key("cap", rule.route.as_str(), ""), rule: RuleOf::Cap(rule) }))
+            .chain(breakers.map(|rule| GateOf { key: key("breaker", &rule.name, ""), rule: RuleOf::Breaker(rule) }))
+            .collect()
+    }
+
+    /// The breaker that a person means, by its key with or without `breaker/` in front.
+    ///
+    /// # Errors
+    /// When no breaker has that name, or the key does not name exactly the dimensions of that breaker: its state would stop nothing.
+    pub fn breaker_key(&self, typed: &str) -> Result<(String, &BreakerRule), BreakerKeyError> {
+        let rest = typed.strip_prefix("breaker/").unwrap_or(typed);
+        let (name, values) = rest.split_once('/').unwrap_or((rest, ""));
+        let rule = self.breakers.iter().find(|rule| encode(&rule.name) == name || rule.name == name);
+        let Some(rule) = rule else {
+            let known = self.breakers.iter().map(|rule| rule.name.clone()).collect();
+            return Err(BreakerKeyError::Unknown { name: decode(name), known });
+        };
+        let form = || {
+            let words: Vec<String> = rule.per.0.iter().map(|word| format!("{}=…", encode(&word.to_string()))).collect();
+            key("breaker", &rule.name, &words.join(","))
+        };
+        let bad = || BreakerKeyError::Form { typed: typed.to_owned(), form: form() };
+        let parts: Vec<&str> = if values.is_empty() { Vec::new() } else { values.split(',').collect() };
+        if parts.len() != rule.per.0.len() {
+            return Err(bad());
+        }
+        let mut canonical = Vec::with_capacity(parts.len());
+        for (part, word) in parts.into_iter().zip(&rule.per.0) {
+            let (name, value) = part.split_once('=').ok_or_else(bad)?;
+            if decode(name) != word.to_string() {
+                return Err(bad());
+            }
+            canonical.push(format!("{}={}", encode(&word.to_string()), encode(&decode(value))));
+        }
+        Ok((key("breaker", &rule.name, &canonical.join(",")), rule))
+    }
+
     /// `word=value,…`; `None` when the task has no such label or route.
     fn values(&self, per: &Per, subject: Subject<'_>) -> Option<String> {
         let mut text = String::new();
@@ -146,6 +192,31 @@ fn key(kind: &str, name: &str, values: &str) -> String {
     if values.is_empty() { format!("{kind}/{name}") } else { format!("{kind}/{name}/{values}") }
 }
 
+/// A key that names no breaker.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BreakerKeyError {
+    /// No `[[breaker]]` has the name.
+    #[error("breaker {name:?} is not configured; there {}", listed(known))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The dimensions are not those of the breaker.
+    #[error("{typed:?} is no key of that breaker; its keys are {form}")]
+    Form {
+        /// What was asked for.
+        typed: String,
+        /// What keys of it look like.
+        form: String,
+    },
+}
+
+fn listed(known: &[String]) -> String {
+    if known.is_empty() { "is none".into() } else { format!("are: {}", known.join(", ")) }
+}
+
 /// Keeps what separates the parts of a key out of the parts.
 fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
@@ -159,4 +230,9 @@ fn encode(text: &str) -> String {
         }
     }
     encoded
+}
+
+/// Takes [`encode`] back. What it never writes stays as it is.
+fn decode(text: &str) -> String {
+    text.replace("%2F", "/").replace("%2C", ",").replace("%3D", "=").replace("%25", "%")
 }

@@ -18,8 +18,8 @@ mod state;
 mod tests;
 
 pub use admission::{Chance, HeldGate, chances, in_turns};
-pub use breaker::{Breaker, Evidence, PersonsWord, Phase, Turn};
-pub use key::{GateOf, RuleOf, Way};
+pub use breaker::{Breaker, Evidence, PersonsWord, Phase, Return, Turn};
+pub use key::{BreakerKeyError, GateOf, RuleOf, Way};
 pub use limit::{Cell, Window};
 pub use pause::{pause_stops, queue_pause, type_pause};
 pub use ramp::Ramp;

@@ -64,11 +64,17 @@ pub struct Report {
     pub outcome: Outcome,
     /// Screenshots and the like, within [`Caps`].
     pub attachments: Vec<Attachment>,
+    /// What of a success is not the real thing: [`DEFAULTS`], or the handler's own word. It ends the task all the same, marked
+    /// as degraded by this, and no fallback takes its result for a good one.
+    pub degraded: Option<String>,
 }
+
+/// What a success is degraded by when fields that the response lacked were filled in with a route's `defaults`.
+pub const DEFAULTS: &str = "defaults";
 
 impl From<Outcome> for Report {
     fn from(outcome: Outcome) -> Report {
-        Report { outcome, attachments: Vec::new() }
+        Report { outcome, attachments: Vec::new(), degraded: None }
     }
 }
 

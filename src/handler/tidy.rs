@@ -43,6 +43,9 @@ impl Report {
                 *cost = cost.filter(|amount| amount.is_finite());
             }
         }
+        if let Some(by) = &mut self.degraded {
+            bound(by, LONGEST_CLASS);
+        }
         if self.attachments.len() > caps.attachments {
             tracing::warn!(
                 left = self.attachments.len(),

@@ -236,6 +236,16 @@ impl Policy {
         self.fallback.iter().copied().filter(|fallback| !self.critical || *fallback == Fallback::Queue)
     }
 
+    /// Whether anything but death may end its tasks that cannot be done now.
+    pub fn falls_back(&self) -> bool {
+        self.fallbacks().next().is_some_and(|first| first != Fallback::Queue)
+    }
+
+    /// Whether its successes are remembered for the fallback `cache`.
+    pub fn caches(&self) -> bool {
+        self.fallbacks().any(|fallback| fallback == Fallback::Cache)
+    }
+
     /// Every backoff it may use: its own, its variants' and its overrides'.
     pub fn backoffs(&self) -> impl Iterator<Item = &Backoff> {
         let variants = self.variants.iter().map(|variant| &variant.backoff);

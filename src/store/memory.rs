@@ -33,6 +33,7 @@ struct Inner {
     places: HashMap<String, i64>,
     attempts: BTreeMap<(String, i64), Attempt>,
     results: HashMap<String, TaskResult>,
+    cached: HashMap<(String, String), (TaskResult, Millis)>,
     pauses: BTreeMap<String, Pause>,
     /// Rows inserted past the commands, as another process would.
     outside_changes: i64,
@@ -109,6 +110,7 @@ impl Inner {
             self.attempts.insert((attempt.task_id.clone(), attempt.fence), attempt);
         }
         self.results.extend(changes.results);
+        self.cached.extend(changes.cached.into_iter().map(|c| ((c.task_type, c.key), (c.result, c.stored_at))));
     }
 
     fn attempts_of(&self, id: &str) -> impl Iterator<Item = &Attempt> {
@@ -213,6 +215,16 @@ impl Store for MemoryStore {
         Ok(rows.into_iter().map(|task| (task.spec.id.clone(), task.spec.task_type.clone())).collect())
     }
 
+    async fn waiting_queues(&self) -> Result<BTreeMap<String, i64>, StoreError> {
+        let mut queues = BTreeMap::new();
+        for task in self.inner().rows.tasks().filter(|task| task.state.status.is_waiting()) {
+            if let Some(queue) = &task.state.queue {
+                *queues.entry(queue.clone()).or_insert(0) += 1;
+            }
+        }
+        Ok(queues)
+    }
+
     async fn outstanding(&self, queue: &str, limit: usize) -> Result<usize, StoreError> {
         let on_lane = |task: &&Task| {
             task.queue() == queue && task.state.outstanding.is_some_and(|outstanding| outstanding.lane == Lane::Tasks)
@@ -281,6 +293,10 @@ impl Store for MemoryStore {
 
     async fn result(&self, id: &str) -> Result<Option<TaskResult>, StoreError> {
         Ok(self.inner().results.get(id).cloned())
+    }
+
+    async fn cached(&self, task_type: &str, key: &str) -> Result<Option<(TaskResult, Millis)>, StoreError> {
+        Ok(self.inner().cached.get(&(task_type.to_owned(), key.to_owned())).cloned())
     }
 
     async fn list(&self, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page<Task>, StoreError> {

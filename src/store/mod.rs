@@ -199,6 +199,9 @@ pub trait Store: Send + Sync + 'static {
     /// Rows that others inserted and no dispatcher has routed: id and type, oldest first.
     async fn unrouted(&self, limit: usize) -> Result<Vec<(String, String)>, StoreError>;
 
+    /// The queues of waiting rows that have one, and how many there are.
+    async fn waiting_queues(&self) -> Result<BTreeMap<String, i64>, StoreError>;
+
     /// How many wake-ups of the queue's tasks lane are outstanding, counted up to `limit`.
     async fn outstanding(&self, queue: &str, limit: usize) -> Result<usize, StoreError>;
 
@@ -226,6 +229,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// The stored result of a task.
     async fn result(&self, id: &str) -> Result<Option<TaskResult>, StoreError>;
+
+    /// The last good result of that type and cache key that was remembered, and when it was settled.
+    async fn cached(&self, task_type: &str, key: &str) -> Result<Option<(TaskResult, Millis)>, StoreError>;
 
     /// A page of tasks, newest first. `cursor` comes from the previous page.
     async fn list(&self, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page<Task>, StoreError>;

@@ -12,7 +12,7 @@ pub enum AttemptOutcome {
     Succeeded,
     /// Another attempt follows.
     Retried,
-    /// The task died of it.
+    /// The task died of it, or was ended by a fallback instead.
     Died,
     /// Given back unfinished at shutdown; spends no retry and is not counted as an attempt.
     Released,

@@ -58,11 +58,14 @@ pub struct Claimant {
 }
 
 impl Claimant {
-    /// Why the coming attempt of `task` must not run although it was decided, if so.
-    pub(super) fn rejudge(&self, task: &Task, now: Millis) -> Option<(DeadReason, Failure)> {
+    /// Why the coming attempt of `task` must not run although it was decided, if so, and whether a fallback may end it.
+    pub(super) fn rejudge(&self, task: &Task, now: Millis) -> Option<(DeadReason, Failure, bool)> {
         // Most claims are first attempts, and need no policy to be looked up.
         let policies = self.policies.as_ref().filter(|_| task.stamp().retry_count > 0)?;
-        rejudge(task, policies.pick(&task.spec.task_type, &task.spec.labels, now))
+        let policy = policies.pick(&task.spec.task_type, &task.spec.labels, now);
+        let (reason, failure) = rejudge(task, policy)?;
+        let falls_back = reason == DeadReason::RetriesExhausted && policy.falls_back();
+        Some((reason, failure, falls_back))
     }
 
     pub(super) fn can_run(&self, task_type: &str) -> bool {
@@ -123,6 +126,10 @@ pub struct Settlement {
     pub attachments: Vec<Attachment>,
     /// What it means for the task.
     pub decision: Decision,
+    /// What of a success is not the real thing, such as fields that were filled in.
+    pub degraded: Option<String>,
+    /// The cache key under which a success that is the real thing is remembered as the last good result of its type.
+    pub remember: Option<String>,
     /// What ends the task instead, should the decision be that it dies.
     pub fallback: Option<Degraded>,
     /// How long the other side asked to be left alone by tasks of the same key.
@@ -142,6 +149,8 @@ impl Settlement {
             cost: None,
             attachments: Vec::new(),
             decision,
+            degraded: None,
+            remember: None,
             fallback: None,
             hold_ms: None,
             gates: Arc::default(),
@@ -163,7 +172,7 @@ pub enum Ending {
     Degraded(Degraded),
 }
 
-/// An end by something that is not the real thing.
+/// An end by something that is not the real thing (F1).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Degraded {
     /// What it is: `cache` or `default`.
@@ -188,10 +197,12 @@ pub enum Command {
         /// Who would run it; `None` only takes note that the wake-up arrived: the row keeps waiting with a fresh alarm.
         claimant: Option<Claimant>,
     },
-    /// A row that others inserted gets its queue.
+    /// A row that others inserted gets its queue, or one whose queue is not configured any more another.
     Route {
         /// The task.
         id: String,
+        /// The queue that was read.
+        from: Option<String>,
         /// Its queue.
         queue: String,
     },
@@ -429,6 +440,14 @@ pub enum Answer {
         task: Box<Task>,
         /// The breaker.
         by: String,
+    },
+    /// Due, but its retries are spent by the policy that is in force now, and that policy may end it otherwise than by death: the caller
+    /// ends it by an intercept. Its alarm is one patience away.
+    Spent {
+        /// As it stands.
+        task: Box<Task>,
+        /// What it dies of if nothing else ends it.
+        failure: Failure,
     },
     /// The wake-up came before its time; the alarm keeps the time.
     Early,

@@ -23,7 +23,7 @@ pub use command::{
 pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost, hold_for, rejudge};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
-pub use rows::{Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
+pub use rows::{Cached, Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
 pub use submission::{
     Arrived, Envelope, IfTaken, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, Origin,
     ReadSubmission, SubmissionError, canonical_payload_hash, glance_at_priority, read_submission, refusal, refusal_id,
@@ -316,7 +316,7 @@ pub struct State {
     pub status: Status,
     /// Set exactly when `status` is `dead`.
     pub dead_reason: Option<DeadReason>,
-    /// What it was finished by when it was not the real thing (`cache`, `default`).
+    /// What it was finished by when it was not the real thing: `cache`, `default`, or `defaults` for fields that were filled in.
     pub degraded: Option<String>,
     /// Generation and retry count.
     pub stamp: Stamp,

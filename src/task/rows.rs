@@ -86,6 +86,7 @@ pub struct Rows {
     /// Attempts written since the last [`Rows::take_changes`].
     attempts: Vec<Attempt>,
     results: Vec<(String, TaskResult)>,
+    cached: Vec<Cached>,
     changed: BTreeSet<String>,
     /// In the order in which they were made: of several with one submission hash the newest counts, in every store.
     created: Vec<String>,
@@ -93,6 +94,19 @@ pub struct Rows {
     changed_missing: BTreeSet<Spot>,
     changed_dlqs: BTreeSet<String>,
     changed_gates: BTreeSet<String>,
+}
+
+/// A good result that fallbacks may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cached {
+    /// The type of the task that brought it.
+    pub task_type: String,
+    /// Its cache key.
+    pub key: String,
+    /// The result.
+    pub result: TaskResult,
+    /// When it was settled.
+    pub stored_at: Millis,
 }
 
 /// What a store has to write.
@@ -106,6 +120,8 @@ pub struct Changes {
     pub attempts: Vec<Attempt>,
     /// New results, by task id; a later one replaces an earlier one.
     pub results: Vec<(String, TaskResult)>,
+    /// Results to remember; a later one replaces an earlier one with its type and key.
+    pub cached: Vec<Cached>,
     /// Lane ledgers.
     pub lanes: Vec<(LaneKey, LaneLedger)>,
     /// Spots found missing.
@@ -155,6 +171,7 @@ impl Rows {
             updated: pick(&updated),
             attempts: std::mem::take(&mut self.attempts),
             results: std::mem::take(&mut self.results),
+            cached: std::mem::take(&mut self.cached),
             lanes: std::mem::take(&mut self.changed_lanes)
                 .into_iter()
                 .map(|key| (key.clone(), self.lanes.get(&key).copied().unwrap_or_default()))
@@ -260,6 +277,10 @@ impl Rows {
 
     pub(super) fn set_result(&mut self, id: &str, result: TaskResult) {
         self.results.push((id.to_owned(), result));
+    }
+
+    pub(super) fn remember(&mut self, task_type: &str, key: String, result: TaskResult, stored_at: Millis) {
+        self.cached.push(Cached { task_type: task_type.to_owned(), key, result, stored_at });
     }
 
     pub(super) fn lane_mut(&mut self, key: &LaneKey) -> &mut LaneLedger {

@@ -39,7 +39,7 @@ impl Rows {
                 self.set_gate(&key, GateState::Breaker(breaker));
                 Done
             }
-            Command::Route { id, queue } => self.route(&id, queue),
+            Command::Route { id, from, queue } => self.route(&id, from.as_deref(), queue, now),
             Command::Postpone { id, stamp, until } => match self.waiting(&id, stamp) {
                 Ok(task) => self.postpone(task, until),
                 Err(answer) => answer,
@@ -240,17 +240,20 @@ impl Rows {
             self.put(task.clone());
             return Waiting(Box::new(task));
         };
-        if let Some((reason, failure)) = claimant.rejudge(&task, now) {
-            return self.bury(task, reason, Some(failure), now, settings);
+        match claimant.rejudge(&task, now) {
+            None => {}
+            Some((_, failure, true)) => {
+                let task = self.left_to_the_caller(task, now, settings);
+                return Spent { task, failure };
+            }
+            Some((reason, failure, false)) => return self.bury(task, reason, Some(failure), now, settings),
         }
         match self.through_gates(&mut task, &claimant, admitted, now) {
             Gated::Through => {}
             Gated::Held { by, turn, park_until } => return self.hold(task, by, turn, park_until, now),
             Gated::Tripped { by, when_open: WhenOpen::Fallback } => {
-                task.state.release_hold();
-                task.state.wake_at = Some(now.saturating_add(settings.patience_ms));
-                self.put(task.clone());
-                return Tripped { task: Box::new(task), by };
+                let task = self.left_to_the_caller(task, now, settings);
+                return Tripped { task, by };
             }
             Gated::Tripped { by, .. } => {
                 let failure = task.state.failure.take().unwrap_or_else(|| circuit_open(&by));
@@ -286,6 +289,15 @@ impl Rows {
         Held { by }
     }
 
+    /// A due task that does not run and that the caller is about to end by an intercept. Should the caller die, its alarm brings it
+    /// back.
+    fn left_to_the_caller(&mut self, mut task: Task, now: Millis, settings: &Settings) -> Box<Task> {
+        task.state.release_hold();
+        task.state.wake_at = Some(now.saturating_add(settings.patience_ms));
+        self.put(task.clone());
+        Box::new(task)
+    }
+
     /// Ends a waiting task by something that is not the real thing.
     fn degrade(&mut self, mut task: Task, degraded: Degraded, now: Millis) -> Answer {
         task.state.end(Status::Succeeded, now);
@@ -295,16 +307,21 @@ impl Rows {
         Answer::Degraded(Box::new(task))
     }
 
-    fn route(&mut self, id: &str, queue: String) -> Answer {
-        match self.get(id).cloned() {
-            Some(mut task) if task.state.queue.is_none() => {
-                task.state.queue = Some(queue);
-                self.put(task);
-                Done
-            }
-            Some(_) => Changed,
-            None => Unknown,
+    fn route(&mut self, id: &str, from: Option<&str>, queue: String, now: Millis) -> Answer {
+        let mut task = match self.any_waiting(id) {
+            Ok(task) if task.state.queue.as_deref() == from => task,
+            Ok(_) => return Changed,
+            Err(answer) => return answer,
+        };
+        let state = &mut task.state;
+        state.queue = Some(queue);
+        // What was sent to the queue it had is not waited for.
+        if from.is_some() && state.held_by.is_none() {
+            state.outstanding = None;
+            state.wake_at = Some(state.due_at.max(now));
         }
+        self.put(task);
+        Done
     }
 
     fn postpone(&mut self, mut task: Task, until: Millis) -> Answer {
@@ -344,7 +361,11 @@ impl Rows {
             Decision::Succeed => {
                 task.state.end(Status::Succeeded, now);
                 task.state.failure = None;
+                task.state.degraded = settlement.degraded;
                 if let Some(result) = settlement.result {
+                    if let Some(key) = settlement.remember.filter(|_| task.state.degraded.is_none()) {
+                        self.remember(&task.spec.task_type, key, result.clone(), now);
+                    }
                     self.set_result(&task.spec.id, result);
                 }
             }
@@ -604,6 +625,11 @@ pub(super) fn circuit_open(breaker: &str) -> Failure {
 }
 
 impl Spec {
+    /// The key of its cached result: the producer's, else one that equal tasks have in common.
+    pub fn cached_as(&self) -> String {
+        self.cache_key.clone().unwrap_or_else(|| self.hash_of_payload())
+    }
+
     /// The stored hash, or the hash of the stored payload for rows that others inserted.
     fn hash_of_payload(&self) -> String {
         if self.payload_hash.is_empty() {

@@ -8,11 +8,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::broker::Token;
 use crate::handler::{AttemptContext, Handler, Report, run_caught};
-use crate::store::Urgency;
+use crate::store::{StoreError, Urgency};
 use crate::task::{Answer, Change, Command, Decision, Outcome, Settlement, Task, decide_lost};
 use crate::telemetry::Event;
 
 use super::Shared;
+use super::fallback::{self, Patience};
 use super::outbox::Letter;
 use super::settle;
 
@@ -115,11 +116,18 @@ async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) -> O
 
 /// A run that was cancelled because the worker stops. The sixth time for one stamp counts as a crash: a task that outlives every
 /// worker's shutdown must not go round for ever.
-async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
+pub(super) async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
     if task.state.releases >= shared.plan.scheduler.max_releases {
-        let settlement = lost_settlement(shared, task);
-        let ended = settle::Ended { task: task.clone(), settlement, token, places: None };
-        return settle::commit(shared, vec![ended]).await;
+        let mut patience = Patience::new();
+        let settlement = loop {
+            match lost_settlement(shared, task).await {
+                Ok(settlement) => break settlement,
+                Err(error) if patience.again(shared, &error).await => {}
+                Err(_) => return shared.leases.remove(task.id(), task.state.fence),
+            }
+        };
+        let finished = settle::Finished { task: task.clone(), settlement, token, places: None };
+        return settle::commit(shared, vec![finished]).await;
     }
     let nack = token.as_ref().is_some_and(Token::usable);
     let release = Command::Release { id: task.id().to_owned(), fence: task.state.fence, nack };
@@ -145,10 +153,15 @@ async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
 }
 
 /// What a lease that ended means for its task.
-pub(super) fn lost_settlement(shared: &Shared, task: &Task) -> Settlement {
-    let policy = shared.policy_of(&task.spec);
-    let decision: Decision = decide_lost(task, &policy, &shared.rungs, shared.store.now(), rand::random());
-    Settlement {
+///
+/// # Errors
+/// When the store does not tell what a fallback needs to know.
+pub(super) async fn lost_settlement(shared: &Shared, task: &Task) -> Result<Settlement, StoreError> {
+    let (rules, now) = (shared.rules(), shared.store.now());
+    let policy = rules.policy_of(&task.spec, now);
+    let decision: Decision = decide_lost(task, &policy, &rules.rungs, now, rand::random());
+    let fallback = fallback::for_decision(shared, &task.spec, &policy, &decision).await?;
+    Ok(Settlement {
         worker: task.state.worker.clone().unwrap_or_default(),
         policy: Some(policy.name.clone()),
         variant: policy.variant_for(task.id(), task.state.variant.as_deref()).map(|variant| variant.name.clone()),
@@ -156,19 +169,22 @@ pub(super) fn lost_settlement(shared: &Shared, task: &Task) -> Settlement {
         cost: None,
         attachments: Vec::new(),
         decision,
-        fallback: None,
+        degraded: None,
+        remember: None,
+        fallback,
         hold_ms: None,
-        gates: Arc::clone(&shared.claimant.gates),
-    }
+        gates: Arc::clone(&rules.claimant.gates),
+    })
 }
 
 /// Tells, publishes, and wakes the scheduler where the store holds the wait.
 pub(super) fn after_settled(shared: &Shared, change: Change) {
     shared.observers.emit(&Event::Settled { task: &change.task, attempt: &change.attempt });
+    tell_degraded(shared, &change.task);
     for (breaker, turn) in &change.turns {
         shared.observers.emit(&Event::BreakerTurned { breaker, turn: *turn });
     }
-    if !shared.claimant.gates.is_empty() {
+    if !shared.rules().claimant.gates.is_empty() {
         shared.gate_moved.notify_one();
     }
     if let Some(wake) = change.wake_up {
@@ -181,14 +197,24 @@ pub(super) fn after_settled(shared: &Shared, change: Change) {
     }
 }
 
-/// Tells and publishes for rows that died without an attempt.
+/// Tells and publishes for rows that ended without an attempt.
 pub(super) fn after_buried(shared: &Shared, answers: Vec<Answer>) {
     for answer in answers {
-        if let Answer::Dead(task) | Answer::Refused(task) = answer {
-            let reason = task.state.dead_reason.unwrap_or(crate::task::DeadReason::Poison);
-            shared.observers.emit(&Event::Died { task: &task, reason });
-            shared.outbox.send(Letter::Copy(task));
+        match answer {
+            Answer::Dead(task) | Answer::Refused(task) => {
+                let reason = task.state.dead_reason.unwrap_or(crate::task::DeadReason::Poison);
+                shared.observers.emit(&Event::Died { task: &task, reason });
+                shared.outbox.send(Letter::Copy(task));
+            }
+            Answer::Degraded(task) => tell_degraded(shared, &task),
+            _ => {}
         }
+    }
+}
+
+fn tell_degraded(shared: &Shared, task: &Task) {
+    if let Some(by) = &task.state.degraded {
+        shared.observers.emit(&Event::Degraded { task, by });
     }
 }
 

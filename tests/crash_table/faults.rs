@@ -135,6 +135,10 @@ impl Store for WatchedStore {
         self.inner.unrouted(limit).await
     }
 
+    async fn waiting_queues(&self) -> Result<BTreeMap<String, i64>, StoreError> {
+        self.inner.waiting_queues().await
+    }
+
     async fn outstanding(&self, queue: &str, limit: usize) -> Result<usize, StoreError> {
         self.inner.outstanding(queue, limit).await
     }
@@ -259,6 +263,10 @@ impl Broker for DyingBroker {
         watch: Arc<dyn SessionWatch>,
     ) -> Result<mpsc::Receiver<Delivery>, BrokerError> {
         self.inner.consume(topology, consumption, watch).await
+    }
+
+    fn keep(&self, topology: Arc<Topology>) {
+        self.inner.keep(topology);
     }
 
     async fn stop_consuming(&self) {

@@ -128,6 +128,7 @@ async fn whatever_a_handler_returns_is_bounded_before_it_reaches_the_store() {
             attachment("", b""),
             attachment("one too many", b""),
         ],
+        degraded: None,
     };
     let report = bounded(report).await;
     let Outcome::Failure { cost, .. } = report.outcome else { panic!("a failure stays one") };

@@ -288,18 +288,22 @@ async fn missing_fields_are_filled_from_the_configuration_before_expect_looks() 
         wanted.expect = vec!["/order_id".into(), "/note".into()];
         wanted.defaults =
             vec![("/note".into(), json!("none")), ("/a~1b/0".into(), json!(7)), ("/list/5".into(), json!(1))];
-        run(wanted).await.outcome
+        run(wanted).await
     };
-    let result = succeeded(&filled(r#"{"order_id":9007199254740993,"list":[],"note":null}"#).await).unwrap();
+    let report = filled(r#"{"order_id":9007199254740993,"list":[],"note":null}"#).await;
+    assert_eq!(report.degraded.as_deref(), Some("defaults"), "F1: what was filled is not the real thing");
+    let result = succeeded(&report.outcome).unwrap();
     assert_eq!(result.media_type, "application/json");
     let document: serde_json::Value = serde_json::from_slice(&result.body).unwrap();
     let expected = json!({"order_id": 9007199254740993_u64, "list": [], "note": "none", "a/b": {"0": 7}});
     assert_eq!(document, expected);
-    let (failure, ..) = failed(&filled(r#"{"note":"x"}"#).await);
+    let (failure, ..) = failed(&filled(r#"{"note":"x"}"#).await.outcome);
     assert!(failure.message.contains(r#""/order_id" is missing"#));
     // Nothing to fill: the body stays as it came.
     let untouched = r#"{ "order_id": 1, "note": "n", "a/b": {"0": 1}, "list": 3 }"#;
-    let result = succeeded(&filled(untouched).await).unwrap();
+    let report = filled(untouched).await;
+    assert_eq!(report.degraded, None);
+    let result = succeeded(&report.outcome).unwrap();
     assert_eq!((result.body, result.media_type), (untouched.as_bytes().to_vec(), "text/plain".to_owned()));
 }
 

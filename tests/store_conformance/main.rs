@@ -21,9 +21,11 @@ macro_rules! conformance {
 mod agreement;
 mod alarms;
 mod attempts;
+mod cached;
 mod claim;
 mod copies;
 mod fixture;
+mod gates;
 mod lists;
 mod pauses;
 mod people;

@@ -6,6 +6,7 @@ mod claims;
 mod dead;
 mod deciding;
 mod desk;
+mod fallbacks;
 mod gates;
 mod lanes;
 mod late_or_lost;

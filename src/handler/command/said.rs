@@ -101,7 +101,7 @@ pub(super) fn judge(leavings: &Leavings, folder: &Folder, caps: Caps) -> Report 
             }
         },
     };
-    Report { outcome, attachments }
+    Report { outcome, attachments, degraded: None }
 }
 
 fn from_file(folder: &Folder, caps: Caps) -> Result<Option<Said>, String> {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::handler::media::media_type_of_name;
 use crate::handler::tidy::one_line;
-use crate::handler::{Caps, Report};
+use crate::handler::{Caps, DEFAULTS, Report};
 use crate::policy::parse_retry_after;
 use crate::task::{Attachment, AttachmentBody, Failure, Millis, Outcome, RetryAfter, TaskResult, Verdict, class};
 
@@ -81,12 +81,15 @@ pub(super) fn judge(answer: Answer, wanted: &Wanted, caps: Caps, now: Millis) ->
     let retry_after = answer.retry_after(now);
     let mut attachments = answer.links();
     attachments.extend(answer.attached());
-    Report { outcome: Outcome::Failure { failure, verdict, retry_after, cost: None }, attachments }
+    let outcome = Outcome::Failure { failure, verdict, retry_after, cost: None };
+    Report { outcome, attachments, degraded: None }
 }
 
-/// A success with what is to be stored: the document with its defaults filled in, else the body as it came.
+/// A success with what is to be stored: the document with its defaults filled in, which is degraded by them (F1), else the body as
+/// it came.
 fn success(answer: Answer, filled: Option<Value>) -> Report {
     let attachments = answer.links();
+    let degraded = filled.is_some().then(|| DEFAULTS.to_owned());
     let result = match filled {
         Some(document) => Some(TaskResult {
             media_type: "application/json".into(),
@@ -100,7 +103,7 @@ fn success(answer: Answer, filled: Option<Value>) -> Report {
             body: answer.body,
         }),
     };
-    Report { outcome: Outcome::Success { result, cost: None }, attachments }
+    Report { outcome: Outcome::Success { result, cost: None }, attachments, degraded }
 }
 
 /// Looks at everything but the verdict header. `Ok` holds the document if defaults were filled in.

@@ -26,6 +26,8 @@ enum Walk {
     Ids,
     /// The rows of one status.
     Status(Status),
+    /// The rows that something else than the real thing has ended.
+    Degraded,
     /// Every row.
     Everything,
 }
@@ -39,12 +41,13 @@ fn walks(filter: &Filter) -> Vec<Walk> {
     if statuses.is_empty() {
         statuses.extend(Status::ALL);
     }
-    if is_about_failures(filter) {
-        // A success clears the last failure.
-        statuses.remove(&Status::Succeeded);
-    }
     if !filter.reasons.is_empty() {
         statuses.retain(|status| *status == Status::Dead);
+    }
+    if is_about_failures(filter) && statuses.remove(&Status::Succeeded) {
+        // A success clears the last failure, unless it was a fallback.
+        let others = statuses.into_iter().map(Walk::Status);
+        return others.chain([Walk::Degraded]).collect();
     }
     if statuses.len() == Status::ALL.len() {
         return vec![Walk::Everything];
@@ -73,6 +76,9 @@ impl Walk {
             }
             Walk::Status(Status::Running) => {
                 query.push(" INDEXED BY tasks_lease WHERE status = 'running'");
+            }
+            Walk::Degraded => {
+                query.push(" INDEXED BY tasks_degraded WHERE degraded IS NOT NULL AND status = 'succeeded'");
             }
             Walk::Status(status) => {
                 query.push(" INDEXED BY tasks_status WHERE status = '").push(status.as_str()).push("'");

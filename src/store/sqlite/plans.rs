@@ -38,6 +38,7 @@ async fn no_question_of_the_scheduler_or_the_writer_reads_the_whole_table_or_sor
         sql::ATTEMPTS,
         sql::ATTACHMENTS,
         sql::RESULT,
+        sql::CACHED,
         sql::DEAD_ROWS,
         sql::DEAD_COPIES,
         LOAD,

@@ -50,6 +50,9 @@ pub(super) mod sql {
          AND queue = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?"
     );
     pub(in super::super) const UNROUTED: &str = "SELECT seq, id, type FROM tasks INDEXED BY tasks_unrouted WHERE status = 'pending' AND queue IS NULL ORDER BY seq LIMIT ?";
+    /// Reads every waiting row; asked once in a while.
+    pub(in super::super) const WAITING_QUEUES: &str = "SELECT queue, count(*) FROM tasks INDEXED BY tasks_status \
+         WHERE (status = 'pending' OR status = 'retry_waiting') AND queue IS NOT NULL GROUP BY queue";
     pub(in super::super) const OUTSTANDING: &str = "SELECT count(*) FROM (SELECT 1 FROM tasks \
          INDEXED BY tasks_outstanding WHERE sent_lane = 'tasks' AND coalesce(queue, 'default') = ? LIMIT ?)";
     /// The gates that hold something, by hopping from one to the next in the index: one step per gate, not per row. (A comparison
@@ -83,6 +86,8 @@ pub(super) mod sql {
     pub(in super::super) const ATTACHMENTS: &str =
         "SELECT fence, name, media_type, bytes, link, size FROM attachments WHERE task_id = ? ORDER BY fence, position";
     pub(in super::super) const RESULT: &str = "SELECT media_type, truncated, body FROM results WHERE task_id = ?";
+    pub(in super::super) const CACHED: &str =
+        "SELECT media_type, truncated, body, stored_at FROM cached WHERE type = ? AND cache_key = ?";
     pub(in super::super) const DEAD_ROWS: &str = "SELECT id, generation, retry_count, dlq_copy, coalesce(ended_at, 0) \
          FROM tasks INDEXED BY tasks_dead WHERE status = 'dead' AND coalesce(queue, 'default') = ? AND id > ? ORDER BY id LIMIT ?";
     pub(in super::super) const DEAD_COPIES: &str = "SELECT coalesce(sum(dlq_copy = 'present'), 0), \
@@ -204,6 +209,11 @@ impl Store for SqliteStore {
         Ok(unrouted)
     }
 
+    async fn waiting_queues(&self) -> Result<BTreeMap<String, i64>, StoreError> {
+        let rows = self.rows(sql::WAITING_QUEUES, Binds::default()).await?;
+        rows.iter().map(|row| self.read(row, |columns| Ok((columns.next()?, columns.next()?)))).collect()
+    }
+
     async fn outstanding(&self, queue: &str, most: usize) -> Result<usize, StoreError> {
         let rows = self.rows(sql::OUTSTANDING, binds(|b| _ = b.add(queue).add(limit(most)))).await?;
         let count: i64 = rows.first().map_or(Ok(0), |row| self.read(row, |columns| columns.next()))?;
@@ -271,14 +281,12 @@ impl Store for SqliteStore {
 
     async fn result(&self, id: &str) -> Result<Option<TaskResult>, StoreError> {
         let rows = self.rows(sql::RESULT, binds(|b| _ = b.add(id))).await?;
-        let read = |columns: &mut Columns<'_>| {
-            Ok(TaskResult {
-                media_type: columns.next()?,
-                truncated: columns.next::<i64>()? != 0,
-                body: columns.next()?,
-            })
-        };
-        rows.first().map(|row| self.read(row, read)).transpose()
+        rows.first().map(|row| self.read(row, result)).transpose()
+    }
+
+    async fn cached(&self, task_type: &str, key: &str) -> Result<Option<(TaskResult, Millis)>, StoreError> {
+        let rows = self.rows(sql::CACHED, binds(|b| _ = b.word(task_type).text(key))).await?;
+        rows.first().map(|row| self.read(row, |columns| Ok((result(columns)?, columns.next()?)))).transpose()
     }
 
     async fn list(&self, filter: &Filter, cursor: Option<&str>, most: usize) -> Result<Page<Task>, StoreError> {
@@ -386,6 +394,10 @@ fn attempt(columns: &mut Columns<'_>) -> Result<Attempt, String> {
         cost: columns.next()?,
         attachments: Vec::new(),
     })
+}
+
+fn result(columns: &mut Columns<'_>) -> Result<TaskResult, String> {
+    Ok(TaskResult { media_type: columns.next()?, truncated: columns.next::<i64>()? != 0, body: columns.next()? })
 }
 
 fn attachment(columns: &mut Columns<'_>) -> Result<(i64, Attachment), String> {

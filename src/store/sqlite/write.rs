@@ -8,7 +8,8 @@ use super::ladder::Ladder;
 use super::ledgers::spot_columns;
 use crate::gate::GateState;
 use crate::task::{
-    Attachment, AttachmentBody, Attempt, Changes, DlqLedger, LaneKey, LaneLedger, Millis, Spot, Task, TaskResult,
+    Attachment, AttachmentBody, Attempt, Cached, Changes, DlqLedger, LaneKey, LaneLedger, Millis, Spot, Task,
+    TaskResult,
 };
 
 const ATTEMPT: &str = "task_id, fence, number, generation, outcome, class, code, http_status, message, stack, fingerprint, \
@@ -21,6 +22,7 @@ pub(super) struct Writes {
     attempt: Ladder,
     attachment: Ladder,
     result: Ladder,
+    cached: Ladder,
     lane: Ladder,
     missing: Ladder,
     dlq: Ladder,
@@ -37,6 +39,7 @@ impl Writes {
             attempt: insert("attempts", ATTEMPT),
             attachment: insert("attachments", "task_id, fence, position, name, media_type, bytes, link, size"),
             result: replace("results", "task_id, media_type, truncated, body"),
+            cached: replace("cached", "type, cache_key, stored_at, media_type, truncated, body"),
             lane: replace("lanes", "queue, lane, mark, probed_at, probe_gap_ms, probe_mark"),
             missing: replace("missing", "queue, spot, delay_ms, at"),
             dlq: replace("dlqs", "queue, dirty, cleaned, pass, pass_until, pass_began, strangers"),
@@ -66,6 +69,7 @@ impl Writes {
         let attachments: Vec<_> = changes.attempts.iter().flat_map(attachments_of).collect();
         self.attachment.run(conn, &attachments, bind_attachment).await?;
         self.result.run(conn, &changes.results, bind_result).await?;
+        self.cached.run(conn, &changes.cached, bind_cached).await?;
         self.lane.run(conn, &changes.lanes, bind_lane).await?;
         let missing = |binds: &mut Binds, (spot, at): &(Spot, Millis)| {
             let (queue, word, delay_ms) = spot_columns(spot);
@@ -130,6 +134,17 @@ fn bind_attachment(binds: &mut Binds, (attempt, position, attachment): &Placed<'
 
 fn bind_result(binds: &mut Binds, (id, result): &(String, TaskResult)) {
     binds.word(id.as_str()).text(&result.media_type).add(i64::from(result.truncated)).add(result.body.as_slice());
+}
+
+fn bind_cached(binds: &mut Binds, cached: &Cached) {
+    let result = &cached.result;
+    binds
+        .word(cached.task_type.as_str())
+        .text(&cached.key)
+        .add(cached.stored_at)
+        .text(&result.media_type)
+        .add(i64::from(result.truncated))
+        .add(result.body.as_slice());
 }
 
 fn bind_lane(binds: &mut Binds, (key, ledger): &(LaneKey, LaneLedger)) {
