@@ -180,8 +180,7 @@ impl Row<'_> {
     fn since(&self) -> Option<Millis> {
         match self.breaker.phase {
             Phase::Open { since, .. } => Some(since),
-            Phase::Closed => self.breaker.ramp.map(|ramp| ramp.since),
-            Phase::HalfOpen => None,
+            Phase::Closed | Phase::HalfOpen => None,
         }
     }
 
@@ -197,7 +196,7 @@ impl Row<'_> {
         if self.breaker.phase == Phase::Closed {
             return None;
         }
-        match self.breaker.look(self.rule?, self.key, self.now) {
+        match self.breaker.look(self.rule?, self.now) {
             Look::Open { .. } => Some(self.now),
             Look::Shut { opens_at } | Look::Tripped { opens_at, .. } => opens_at,
         }
