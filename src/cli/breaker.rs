@@ -264,6 +264,8 @@ impl Row<'_> {
             "probes_in_use": breaker.probes.len(),
             "probes": rule.map(|rule| rule.probes),
             "next_probe_at": time_or_null(self.next_probe()),
+            // How many may run at once while work returns after it closed.
+            "return_window": breaker.back.as_ref().map(|back| back.window),
             "waiting": self.waiting,
             "when_open": rule.map(|rule| word_of(rule.when_open)),
             "configured": rule.is_some(),

@@ -155,6 +155,10 @@ impl Store for WatchedStore {
         self.inner.held_counts().await
     }
 
+    async fn cached(&self, task_type: &str, cache_key: &str) -> Result<Option<(TaskResult, Millis)>, StoreError> {
+        self.inner.cached(task_type, cache_key).await
+    }
+
     async fn gates(&self) -> Result<Vec<(String, GateState)>, StoreError> {
         self.inner.gates().await
     }
