@@ -63,6 +63,7 @@ pub mod gate;
 pub mod handler;
 pub mod policy;
 pub mod producer;
+pub mod simulate;
 pub mod store;
 pub mod task;
 pub mod telemetry;

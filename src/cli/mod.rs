@@ -29,6 +29,7 @@ mod queue;
 mod reload;
 mod replay;
 mod scratch;
+mod simulate;
 mod stats;
 mod store;
 mod task;
@@ -133,6 +134,7 @@ enum Command {
     #[command(subcommand)]
     Store(store::Verb),
     Doctor(doctor::Args),
+    Simulate(simulate::Args),
     Bench(bench::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -181,6 +183,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Config(verb) => config::run(verb, &globals),
         Command::Policy(verb) => policy::run(verb, &globals).await,
         Command::Work(args) => work::run(&args, &Context::load(&globals, args.flag_values(), Secrets::Required)?).await,
+        Command::Simulate(args) => simulate::run(&args, &globals),
         Command::Demo(args) => demo::run(&args, &globals).await,
         Command::Bench(args) => bench::run(&args, &data(Vec::new())?).await,
         Command::Publish(args) => publish::run(&args, &data(Vec::new())?).await,

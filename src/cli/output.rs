@@ -119,6 +119,11 @@ impl Printer {
         self.format
     }
 
+    /// Whether to use colours.
+    pub fn color(&self) -> bool {
+        self.color
+    }
+
     /// Prints a list.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ mod raw;
 mod read;
 mod reader;
 mod routes;
+mod scenario;
 mod shared;
 mod source;
 mod units;
@@ -21,6 +22,7 @@ mod watch;
 
 pub use problem::{ConfigError, Place, Problem};
 pub use raw::RawFile;
+pub use scenario::read_scenario;
 pub use shared::SharedRules;
 pub(crate) use shared::digest;
 pub use source::{Effective, Environment, FlagValue, Request, Secrets, process_environment, variable};
@@ -220,7 +222,7 @@ fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result
         None => (String::new(), ""),
     };
     let mut problems = Problems::new(Text { path, text });
-    let raw = read::read(text, &mut problems);
+    let raw: RawFile = read::read(text, &mut problems);
     let mut layers = Layers::new(request, &mut problems);
     let (routes, caps) = routes::routes(raw.route, &mut layers);
     let gates = Gates {

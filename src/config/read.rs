@@ -1,15 +1,14 @@
-//! From TOML text to [`RawFile`], with every structural mistake at once.
+//! From TOML text to a raw file, [`RawFile`](super::RawFile) or another one made of its parts, with every structural mistake at once.
 //!
 //! serde stops at the first mistake. So the text is parsed into a tree with spans, serde reads the tree, and each part that it refuses
 //! is noted, cut out and read again, until the rest is acceptable.
 
 use std::ops::Range;
 
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::problem::Problems;
-use super::raw::RawFile;
 
 /// After this many structural mistakes it is not a config file.
 const MOST_PROBLEMS: usize = 100;
@@ -18,7 +17,7 @@ const MOST_PROBLEMS: usize = 100;
 const LATER: [(&str, &[&str]); 1] = [("", &["console", "alert"])];
 
 /// Reads the file; mistakes go to `problems`, and what can be read is returned.
-pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> RawFile {
+pub(super) fn read<T: DeserializeOwned + Default>(text: &str, problems: &mut Problems<'_>) -> T {
     let (mut tree, syntax) = DeTable::parse_recoverable(text);
     if !syntax.is_empty() {
         // What follows a syntax error may have been read wrongly, so nothing else is judged.
@@ -26,21 +25,21 @@ pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> RawFile {
             let span = error.span().unwrap_or(0..0);
             problems.refuse(span, "", one_line(error.message()));
         }
-        return RawFile::default();
+        return T::default();
     }
     for _ in 0..MOST_PROBLEMS {
-        let error = match RawFile::deserialize(toml::Deserializer::from(tree.clone())) {
+        let error = match T::deserialize(toml::Deserializer::from(tree.clone())) {
             Ok(raw) => return raw,
             Err(error) => error,
         };
         let Some(cut) = error.span().and_then(|span| cut_out(tree.get_mut(), &span)) else {
             problems.refuse(error.span().unwrap_or(0..0), "", one_line(error.message()));
-            return RawFile::default();
+            return T::default();
         };
         let text = explain(error.message(), &cut);
         problems.refuse(cut.span.clone(), &cut.subject, text);
     }
-    RawFile::default()
+    T::default()
 }
 
 /// A part that was cut out of the tree.

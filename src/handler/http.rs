@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::task::{Millis, Outcome, class};
 
 use super::{AttemptContext, Caps, Handler, HttpRoute, Report};
+pub(crate) use judge::class_of;
 use judge::{Answer, BodyEnd, Wanted};
 use pointer::Pointer;
 

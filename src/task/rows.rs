@@ -191,6 +191,32 @@ impl Rows {
         }
     }
 
+    /// Drops what [`Rows::take_changes`] would give, for somebody who writes nothing down.
+    pub fn forget_changes(&mut self) {
+        self.attempts.clear();
+        self.results.clear();
+        self.changed.clear();
+        self.created.clear();
+        self.changed_lanes.clear();
+        self.changed_missing.clear();
+        self.changed_dlqs.clear();
+        self.changed_gates.clear();
+    }
+
+    /// Drops a row, as a store does by not loading it: for somebody to whom a task that has ended is of no more use.
+    pub fn forget(&mut self, id: &str) {
+        let Some(task) = self.tasks.remove(id) else { return };
+        if let Some(key) = &task.spec.idempotency_key {
+            self.by_key.remove(key);
+        }
+        if let Some(hash) = &task.spec.submission_hash {
+            self.by_submission_hash.remove(hash);
+        }
+        if let Some(gate) = &task.state.held_by {
+            self.let_go(gate);
+        }
+    }
+
     pub(super) fn create(&mut self, task: Task) {
         self.created.push(task.spec.id.clone());
         self.load(task);
@@ -207,12 +233,17 @@ impl Rows {
             *self.held.entry(gate.clone()).or_insert(0) += 1;
         }
         let old = self.tasks.insert(task.spec.id.clone(), task);
-        if let Some(gate) = old.and_then(|old| old.state.held_by)
-            && let Some(count) = self.held.get_mut(&gate)
-        {
+        if let Some(gate) = old.and_then(|old| old.state.held_by) {
+            self.let_go(&gate);
+        }
+    }
+
+    /// A gate holds one row less.
+    fn let_go(&mut self, gate: &str) {
+        if let Some(count) = self.held.get_mut(gate) {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                self.held.remove(&gate);
+                self.held.remove(gate);
             }
         }
     }

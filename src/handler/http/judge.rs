@@ -152,7 +152,7 @@ fn examine(answer: &Answer, wanted: &Wanted, caps: Caps) -> Result<Option<Value>
 }
 
 /// The class of a status that is no success (C1, C2).
-fn class_of(status: StatusCode) -> &'static str {
+pub(crate) fn class_of(status: StatusCode) -> &'static str {
     match status.as_u16() {
         429 => class::RATE_LIMITED,
         408 | 425 | 500 | 502 | 503 | 504 => class::SERVER_ERROR,
