@@ -29,7 +29,7 @@ impl SharedRules {
     /// Every problem at once.
     pub fn read(name: &str, text: &str) -> Result<SharedRules, ConfigError> {
         let mut problems = Problems::new(Text { path: name.to_owned(), text });
-        let raw = read::read(text, &mut problems);
+        let raw: super::RawFile = read::read(text, &mut problems);
         let request = Request { file: None, environment: &|_| None, flags: Vec::new(), secrets: Secrets::Optional };
         let mut layers = Layers::new(&request, &mut problems);
         let rules = SharedRules {

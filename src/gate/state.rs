@@ -20,6 +20,7 @@ const HOLD_STEP_MS: Millis = 1_000;
 /// The state of one gate; a gate that was never used has none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "gate", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "a batch has a handful of them")]
 pub enum GateState {
     /// A rate limit.
     Limit(Cell),

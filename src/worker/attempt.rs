@@ -30,6 +30,7 @@ pub(super) struct Places {
     pub _queue_slot: Option<OwnedSemaphorePermit>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "one for each attempt, on its stack")]
 enum Ended {
     Reported(Report),
     /// The lease was lost: nothing that the handler brings back counts.
