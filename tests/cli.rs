@@ -3,6 +3,7 @@
 mod support;
 
 #[path = "cli/folder.rs"]
+#[expect(dead_code, reason = "SIGHUP is for the tests of reloading")]
 mod folder;
 #[path = "cli/gates.rs"]
 mod gates;

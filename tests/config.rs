@@ -276,7 +276,7 @@ fn bad_limits_breakers_and_caps_are_refused_all_at_once() {
         ),
         (
             "[[breaker]]\nname = 'a'\nper = 'type'\n[[breaker]]\nname = 'a'\nconsecutive = 0\nopen_for = '1m'\nopen_for_max = '5s'\nprobes = \
-             0\nwhen_open = 'wait'\nignore = ['']\nfailure_rate = { ratio = 50 }\nreturn_step = '0s'\n[[breaker]]\nname = 'b'\n",
+             0\nwhen_open = 'wait'\nignore = ['']\nfailure_rate = { ratio = 50 }\n[[breaker]]\nname = 'b'\n",
             &[
                 "redeliver.toml:3: breaker \"a\": per: expected a list in [ ], found a text",
                 "redeliver.toml:5: breaker \"a\": name: there is a breaker of this name above; rename one",
@@ -286,8 +286,7 @@ fn bad_limits_breakers_and_caps_are_refused_all_at_once() {
                 "redeliver.toml:10: breaker \"a\": when_open: expected one of `park`, `dead_letter`, `fallback`, found `wait`",
                 "redeliver.toml:11: breaker \"a\": ignore: expected the name of a failure class, found nothing",
                 "redeliver.toml:12: breaker \"a\": failure_rate.ratio: expected a number from 0.001 to 1, found 50",
-                "redeliver.toml:13: breaker \"a\": return_step: expected more than 0s and at most 36500d, found 0s",
-                "redeliver.toml:14: breaker \"b\": expected when it opens: consecutive_same = 3, consecutive = 5 or failure_rate = { ratio = \
+                "redeliver.toml:13: breaker \"b\": expected when it opens: consecutive_same = 3, consecutive = 5 or failure_rate = { ratio = \
                  0.5, min = 20 }",
             ],
         ),

@@ -99,7 +99,6 @@ async fn stages(policy: Policy) -> Vec<Stage> {
             probes: 1,
             when_open: WhenOpen::Fallback,
             park_max_ms: HOUR,
-            return_step_ms: 1_000,
         };
         let gates = Gates { breakers: vec![everything], ..Gates::default() };
         let mut config = Config { policies: Policies::new(vec![policy.clone()]), gates, ..Config::default() };

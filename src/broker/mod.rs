@@ -304,6 +304,9 @@ pub trait Broker: Send + Sync + 'static {
         watch: Arc<dyn SessionWatch>,
     ) -> Result<mpsc::Receiver<Delivery>, BrokerError>;
 
+    /// The session that consumes keeps this topology complete from now on: the same queues, with the rungs of other rules.
+    fn keep(&self, topology: Arc<Topology>);
+
     /// Stops delivering; deliveries that are out can still be answered.
     async fn stop_consuming(&self);
 

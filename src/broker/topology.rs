@@ -160,6 +160,11 @@ impl Topology {
         self.queues.push(QueueSpec { name: name.into(), queue: queue.into(), role, arguments });
     }
 
+    /// The objects of one queue, which need not be among this topology's, under the same namespace; no rungs.
+    pub fn of_one_queue(&self, queue: &str) -> Topology {
+        Topology::new(&self.namespace, &[(queue.to_owned(), Vec::new())], &BTreeSet::new())
+    }
+
     /// `redeliver.<queue>.tasks` or `.retries`
     pub fn lane_name(&self, queue: &str, lane: Lane) -> String {
         format!("{}.{queue}.{}", self.namespace, lane.as_str())

@@ -180,8 +180,7 @@ impl Row<'_> {
     fn since(&self) -> Option<Millis> {
         match self.breaker.phase {
             Phase::Open { since, .. } => Some(since),
-            Phase::Closed => self.breaker.ramp.map(|ramp| ramp.since),
-            Phase::HalfOpen => None,
+            Phase::Closed | Phase::HalfOpen => None,
         }
     }
 
@@ -197,7 +196,7 @@ impl Row<'_> {
         if self.breaker.phase == Phase::Closed {
             return None;
         }
-        match self.breaker.look(self.rule?, self.key, self.now) {
+        match self.breaker.look(self.rule?, self.now) {
             Look::Open { .. } => Some(self.now),
             Look::Shut { opens_at } | Look::Tripped { opens_at, .. } => opens_at,
         }
@@ -266,6 +265,8 @@ impl Row<'_> {
             "probes_in_use": breaker.probes.len(),
             "probes": rule.map(|rule| rule.probes),
             "next_probe_at": time_or_null(self.next_probe()),
+            // How many may run at once while work returns after it closed.
+            "return_window": breaker.back.as_ref().map(|back| back.window),
             "waiting": self.waiting,
             "when_open": rule.map(|rule| word_of(rule.when_open)),
             "configured": rule.is_some(),

@@ -3,11 +3,12 @@
 //! Commands see ports only. Every wait for a port is bounded: by `--timeout`, else by [`PATIENCE`].
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redeliver::broker::{Broker, EmbeddedBroker, RabbitBroker};
-use redeliver::config::{self, Config, FlagValue, Loaded, Request, Secrets, process_environment};
+use redeliver::config::{self, Config, ConfigError, FlagValue, Loaded, Request, Secrets, process_environment};
 use redeliver::store::Store;
 use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
 
@@ -26,6 +27,8 @@ pub struct Context {
     pub printer: Printer,
     /// `--timeout`
     pub timeout: Option<Duration>,
+    flags: Vec<FlagValue>,
+    secrets: Secrets,
     began: Instant,
     quiet: bool,
 }
@@ -37,15 +40,28 @@ impl Context {
     /// Every problem of the configuration ([`Exit::Usage`]).
     pub fn load(globals: &Globals, mut flags: Vec<FlagValue>, secrets: Secrets) -> anyhow::Result<Context> {
         flags.extend(globals.flag_values());
-        let request = Request { file: globals.config.clone(), environment: &process_environment, flags, secrets };
+        let file = globals.config.clone();
+        let request = Request { file, environment: &process_environment, flags: flags.clone(), secrets };
         let loaded = config::load(&request)?;
         Ok(Context {
             loaded,
+            flags,
+            secrets,
             printer: Printer::new(globals.output, globals.color),
             timeout: globals.timeout,
             began: Instant::now(),
             quiet: globals.quiet,
         })
+    }
+
+    /// What the configuration would mean if its file said `text`, with the same environment and flags.
+    ///
+    /// # Errors
+    /// Every problem of it.
+    pub fn load_again(&self, file: &Path, text: String) -> Result<Config, ConfigError> {
+        let (flags, secrets) = (self.flags.clone(), self.secrets);
+        let request = Request { file: None, environment: &process_environment, flags, secrets };
+        config::load_text(&request, file.to_owned(), text).map(|loaded| loaded.config)
     }
 
     /// What the configuration means.

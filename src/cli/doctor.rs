@@ -3,6 +3,7 @@
 use redeliver::broker::Difference;
 use redeliver::store::Store;
 use redeliver::task::Millis;
+use redeliver::worker::unknown_queues;
 use serde_json::json;
 
 use super::context::{Context, open_broker};
@@ -144,6 +145,14 @@ async fn check_store(context: &Context, store: &dyn Store, findings: &mut Findin
         findings.push("schema", Verdict::Wrong, found, "`redeliver store migrate`, or a program of the same version");
     }
     check_clock(context, store, findings).await?;
+    for (queue, tasks) in unknown_queues(store, &context.config().queues).await? {
+        findings.push(
+            "queues",
+            Verdict::Warning,
+            format!("{tasks} waiting tasks belong to queue {queue:?}, which is not configured"),
+            "put its [[queue]] back; or leave them: a running worker routes them anew within two minutes, once nobody consumes it",
+        );
+    }
     for (queue, ledger) in store.dlqs().await? {
         if ledger.dirty > ledger.cleaned {
             let found = format!("the DLQ of {queue} may differ from the dead letters");

@@ -26,6 +26,7 @@ mod pager;
 mod policy;
 mod publish;
 mod queue;
+mod reload;
 mod replay;
 mod scratch;
 mod stats;

@@ -10,6 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::context::{Context, open_broker};
 use super::exit::{self, Exit};
+use super::reload::Reloads;
 
 /// Run workers: take submissions and wake-ups, run attempts, schedule retries, feed pending rows
 #[derive(Debug, clap::Args)]
@@ -18,6 +19,8 @@ use super::exit::{self, Exit};
   redeliver work --queue shipping --concurrency 8
   REDELIVER_BROKER_URL_FILE=/run/secrets/amqp redeliver work --log-format json
 
+The file is read again when it changes and at SIGHUP: policies, limits, breakers and routes hold from the next claim and decision on,
+the other sections from the next start. One with mistakes changes nothing.
 SIGTERM or Ctrl-C: no new attempts, running ones get worker.shutdown_grace, the rest is given back. A second one: at once.")]
 pub struct Args {
     /// Only these queues [default: all of them]
@@ -47,6 +50,7 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     }
     // Listening before anything runs: a signal that comes while the worker starts must stop it too.
     let mut signals = Signals::listen()?;
+    let mut reloads = Reloads::listen(context)?;
     let config = context.config();
     let plan = Plan { serve: args.queues.clone(), ..Plan::new(config)? };
     if plan.routes.is_empty() {
@@ -55,9 +59,12 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     let store = context.store_or_new().await?;
     let broker = open_broker(config)?;
     let observers = Observers::new(vec![Arc::new(LogObserver)]);
-    let worker = Worker::start(store.clone(), broker, plan, observers).await?;
+    let worker = Worker::start(store.clone(), broker, plan, observers.clone()).await?;
     tracing::info!(worker = worker.name(), "working");
-    let name = signals.next().await;
+    let name = tokio::select! {
+        name = signals.next() => name,
+        never = reloads.follow(&worker, &observers) => match never {},
+    };
     tracing::info!(
         signal = name,
         grace_ms = config.worker.shutdown_grace.as_millis(),

@@ -172,7 +172,6 @@ impl Reader<'_, '_, '_, '_, '_> {
                 Some(RawWhenOpen::Fallback) => WhenOpen::Fallback,
             },
             park_max_ms: self.length("park_max", raw.park_max.as_ref(), LONGEST, 24 * 60 * MINUTE_MS),
-            return_step_ms: self.length("return_step", raw.return_step.as_ref(), LONGEST, SECOND_MS),
         }
     }
 

@@ -16,12 +16,14 @@ mod units;
 mod url;
 mod validate;
 mod value;
+mod watch;
 
 pub use problem::{ConfigError, Place, Problem};
 pub use raw::RawFile;
 pub use source::{Effective, Environment, FlagValue, Request, Secrets, process_environment, variable};
 pub use units::{parse_duration, parse_rate, parse_size, show_duration, show_rate, show_size};
 pub use url::{MASK, mask};
+pub use watch::{FileWatch, Seen};
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -57,7 +59,7 @@ pub struct Config {
 }
 
 /// `[broker]`
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct BrokerConfig {
     /// Cluster nodes, tried in turn; holds passwords. Empty for the embedded broker.
     pub urls: Vec<String>,
@@ -83,14 +85,14 @@ impl std::fmt::Debug for BrokerConfig {
 }
 
 /// `[store]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreConfig {
     /// `sqlite://path`.
     pub url: String,
 }
 
 /// `[worker]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct WorkerConfig {
     /// Attempts at once in one process.
     pub concurrency: usize,
@@ -109,7 +111,7 @@ pub struct WorkerConfig {
 }
 
 /// `[scheduler]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerConfig {
     /// Slack of the alarm behind a rung.
     pub grace: Duration,
@@ -126,7 +128,7 @@ pub struct SchedulerConfig {
 }
 
 /// `[[queue]]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueConfig {
     /// Its name.
     pub name: String,
@@ -190,6 +192,14 @@ pub struct Loaded {
 /// Every problem at once, or the reason why the file cannot be read.
 pub fn load(request: &Request<'_>) -> Result<Loaded, ConfigError> {
     load_found(request, find_file(request)?)
+}
+
+/// Validates `text` as the content of `path`, with environment and flags on top: what a reload does with what it has read.
+///
+/// # Errors
+/// Every problem at once.
+pub fn load_text(request: &Request<'_>, path: PathBuf, text: String) -> Result<Loaded, ConfigError> {
+    load_found(request, Some((path, text)))
 }
 
 /// The configuration that these flags alone make: no file, no environment.
@@ -273,6 +283,18 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The sections in which `other` differs although they hold until the next start.
+    pub fn needs_restart(&self, other: &Config) -> Vec<&'static str> {
+        let sections = [
+            ("[broker]", self.broker != other.broker),
+            ("[store]", self.store != other.store),
+            ("[worker]", self.worker != other.worker),
+            ("[scheduler]", self.scheduler != other.scheduler),
+            ("[[queue]]", self.queues != other.queues),
+        ];
+        sections.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
+    }
+
     /// The queue to which a task type belongs.
     pub fn queue_of(&self, task_type: &str) -> &str {
         queue_of(&self.queues, task_type)

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::task::Millis;
 
 use super::limit::Window;
-use super::ramp::{Ramp, seed};
 use super::{BreakerRule, Look, Place};
 
 /// What a breaker remembers.
@@ -34,12 +33,81 @@ pub struct Breaker {
     pub window: Window,
     /// Who holds the places for probes.
     pub probes: BTreeSet<Place>,
-    /// The return of what waited.
-    pub ramp: Option<Ramp>,
+    /// The return of what waited, from the moment it closes until nobody waits any more.
+    pub back: Option<Return>,
     /// Why it tripped, for people.
     pub because: Option<String>,
     /// A person's word.
     pub word: Option<PersonsWord>,
+}
+
+/// The return of what waited for a breaker: how many may run at once.
+///
+/// The first probe proves that the other side answers, not how much it can take. So the number grows with every success, is
+/// halved by a failure, and then grows slowly: the way in which TCP finds the capacity of a path that it knows nothing about
+/// (slow start and congestion avoidance, RFC 5681), and for the same reason. A fixed pace would be too slow for one third
+/// party and would knock over another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Return {
+    /// How many may run at once.
+    pub window: i64,
+    /// Below it every success lets one more run; from there on a whole window of successes does.
+    threshold: i64,
+    /// Successes since the window last grew.
+    successes: i64,
+    /// How many failures in a row are a whole window.
+    round: i64,
+    /// Starts so far, and how many there were at the last halving: what started before says nothing new.
+    starts: i64,
+    halved_at: i64,
+    /// Who runs: task, fence and number of the start.
+    running: BTreeSet<(String, i64, i64)>,
+}
+
+/// A window as large as this bounds nothing.
+const WIDE: i64 = 1_024;
+
+impl Return {
+    fn new(window: i64) -> Return {
+        let window = window.max(1);
+        let running = BTreeSet::new();
+        Return { window, threshold: WIDE, successes: 0, round: window, starts: 0, halved_at: 0, running }
+    }
+
+    fn room(&self) -> i64 {
+        (self.window - i64::try_from(self.running.len()).unwrap_or(i64::MAX)).max(0)
+    }
+
+    fn start(&mut self, place: Place) {
+        self.starts += 1;
+        self.running.insert((place.0, place.1, self.starts));
+    }
+
+    /// Takes a claim out; its number, if it was in.
+    fn end(&mut self, place: &Place) -> Option<i64> {
+        let entry = self.running.iter().find(|(task, fence, _)| *task == place.0 && *fence == place.1)?.clone();
+        self.running.remove(&entry);
+        Some(entry.2)
+    }
+
+    fn succeeded(&mut self) {
+        self.successes += 1;
+        if self.window < self.threshold || self.successes >= self.window {
+            self.window = (self.window + 1).min(WIDE);
+            self.successes = 0;
+        }
+        self.round = self.window;
+    }
+
+    fn failed(&mut self, start: i64) {
+        if start > self.halved_at {
+            self.round = self.window;
+            self.window = (self.window / 2).max(1);
+            self.threshold = self.window;
+            self.successes = 0;
+            self.halved_at = self.starts;
+        }
+    }
 }
 
 /// Where a breaker stands.
@@ -101,17 +169,14 @@ pub enum Turn {
 
 impl Breaker {
     /// Whether an attempt may start.
-    pub fn look(&self, rule: &BreakerRule, key: &str, now: Millis) -> Look {
+    pub fn look(&self, rule: &BreakerRule, now: Millis) -> Look {
         if self.is_forced_open() {
             return Look::Tripped { when_open: rule.when_open, opens_at: None };
         }
         match self.phase {
-            Phase::Closed => match self.ramp.map(|ramp| (ramp, ramp.room(rule.return_step_ms, seed(key), now))) {
-                Some((ramp, Some(0))) => {
-                    Look::Shut { opens_at: Some(ramp.opens_at(rule.return_step_ms, seed(key), now)) }
-                }
-                Some((_, Some(room))) => Look::Open { room: Some(room) },
-                _ => Look::Open { room: None },
+            Phase::Closed => match self.back.as_ref().map(Return::room) {
+                Some(0) => Look::Shut { opens_at: None },
+                room => Look::Open { room },
             },
             Phase::Open { since, until } if now < until && since <= now => {
                 Look::Tripped { when_open: rule.when_open, opens_at: Some(until) }
@@ -127,15 +192,16 @@ impl Breaker {
         }
     }
 
-    /// An attempt starts; only after [`Breaker::look`] said that it may. Whether it is a probe.
-    pub fn take(&mut self, rule: &BreakerRule, key: &str, place: Place, now: Millis) -> bool {
+    /// An attempt starts; only after [`Breaker::look`] said that it may. `waited`: it was held. Whether it is a probe.
+    pub fn take(&mut self, place: Place, waited: bool) -> bool {
         match self.phase {
             Phase::Closed => {
-                if let Some(ramp) = &mut self.ramp {
-                    ramp.started += 1;
-                    if ramp.room(rule.return_step_ms, seed(key), now).is_none() {
-                        self.ramp = None;
-                    }
+                // Who has not waited passes only when nobody waits: all are back.
+                if !waited {
+                    self.back = None;
+                }
+                if let Some(back) = &mut self.back {
+                    back.start(place);
                 }
                 false
             }
@@ -160,6 +226,7 @@ impl Breaker {
         evidence: Evidence<'_>,
         now: Millis,
     ) -> Option<Turn> {
+        let start = self.back.as_mut().and_then(|back| back.end(place));
         self.leave(place);
         if epoch != self.epoch {
             return None;
@@ -168,19 +235,29 @@ impl Breaker {
             (_, Evidence::Nothing) | (Phase::Open { .. }, _) => None,
             (Phase::Closed, Evidence::Success) => {
                 (self.in_a_row, self.same, self.fingerprint) = (0, 0, None);
+                if let Some(back) = self.back.as_mut().filter(|_| start.is_some()) {
+                    back.succeeded();
+                }
                 if let Some(rate) = rule.failure_rate {
                     self.window.add(false, rate.window_ms, now);
                 }
                 None
             }
             (Phase::Closed, Evidence::Failure { fingerprint }) => {
+                if let (Some(back), Some(start)) = (&mut self.back, start) {
+                    back.failed(start);
+                }
                 let because = self.count_failure(rule, fingerprint, now)?;
+                // While work returns, some failures only tell that too much ran at once; a whole window of them tells more.
+                if self.back.as_ref().is_some_and(|back| self.in_a_row < back.round) {
+                    return None;
+                }
                 self.because = Some(because);
                 self.open(rule, now);
                 Some(Turn::Opened)
             }
             (Phase::HalfOpen, Evidence::Success) => {
-                self.close(now);
+                self.close(rule.probes);
                 Some(Turn::Closed)
             }
             (Phase::HalfOpen, Evidence::Failure { .. }) => {
@@ -194,6 +271,15 @@ impl Breaker {
     /// A claim is over without evidence: its place is free.
     pub fn leave(&mut self, place: &Place) {
         self.probes.remove(place);
+        if let Some(back) = &mut self.back {
+            back.end(place);
+        }
+    }
+
+    /// Whether a claim holds a place here.
+    pub fn holds(&self, place: &Place) -> bool {
+        let returns = |back: &Return| back.running.iter().any(|(task, fence, _)| (task, fence) == (&place.0, &place.1));
+        self.probes.contains(place) || self.back.as_ref().is_some_and(returns)
     }
 
     /// A person opens or closes it.
@@ -201,9 +287,8 @@ impl Breaker {
         let at = word.at;
         if word.open {
             self.turn_to(Phase::Open { since: at, until: Millis::MAX });
-            self.ramp = None;
         } else {
-            self.close(at);
+            self.close(1);
         }
         self.word = Some(word);
     }
@@ -215,7 +300,7 @@ impl Breaker {
 
     /// Whether a success would change anything.
     pub fn minds_success(&self, rule: &BreakerRule) -> bool {
-        self.phase != Phase::Closed || self.in_a_row > 0 || rule.failure_rate.is_some()
+        self.phase != Phase::Closed || self.back.is_some() || self.in_a_row > 0 || rule.failure_rate.is_some()
     }
 
     /// Counts a failure while closed; the reason when it is one too many.
@@ -246,14 +331,13 @@ impl Breaker {
         let cool_down =
             rule.open_for_ms.saturating_mul(1_i64 << doublings).min(rule.open_for_max_ms.max(rule.open_for_ms));
         self.turn_to(Phase::Open { since: now, until: now.saturating_add(cool_down) });
-        self.ramp = None;
     }
 
-    fn close(&mut self, now: Millis) {
+    fn close(&mut self, window: i64) {
         self.turn_to(Phase::Closed);
         self.failed_probes = 0;
         self.because = None;
-        self.ramp = Some(Ramp::new(now));
+        self.back = Some(Return::new(window));
     }
 
     /// Whatever ran or was counted before belongs to another epoch.
@@ -263,5 +347,6 @@ impl Breaker {
         (self.in_a_row, self.same, self.fingerprint) = (0, 0, None);
         self.window = Window::default();
         self.probes.clear();
+        self.back = None;
     }
 }

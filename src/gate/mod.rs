@@ -18,7 +18,7 @@ mod state;
 mod tests;
 
 pub use admission::{Chance, HeldGate, chances, in_turns};
-pub use breaker::{Breaker, Evidence, PersonsWord, Phase, Turn};
+pub use breaker::{Breaker, Evidence, PersonsWord, Phase, Return, Turn};
 pub use key::{BreakerKeyError, GateOf, RuleOf, Way};
 pub use limit::{Cell, Window};
 pub use pause::{pause_stops, queue_pause, type_pause};

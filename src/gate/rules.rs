@@ -158,8 +158,6 @@ pub struct BreakerRule {
     pub when_open: WhenOpen,
     /// How long a task waits for it at most before it dies with `circuit_open`.
     pub park_max_ms: Millis,
-    /// The time between two groups of the return; each group is twice as large as the one before.
-    pub return_step_ms: Millis,
 }
 
 /// Every gate of a configuration.

@@ -20,6 +20,7 @@ const HOLD_STEP_MS: Millis = 1_000;
 /// The state of one gate; a gate that was never used has none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "gate", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "those of a batch's gates at most are in memory at a time")]
 pub enum GateState {
     /// A rate limit.
     Limit(Cell),
@@ -101,7 +102,7 @@ pub fn look(rule: RuleOf<'_>, key: &str, state: Option<&GateState>, retry: bool,
             }
         }
         (RuleOf::Cap(rule), _) => Look::Open { room: Some(rule.max) },
-        (RuleOf::Breaker(rule), Some(GateState::Breaker(breaker))) => breaker.look(rule, key, now),
+        (RuleOf::Breaker(rule), Some(GateState::Breaker(breaker))) => breaker.look(rule, now),
         (RuleOf::Hold, Some(GateState::Hold { until, .. })) if now < *until => Look::Shut { opens_at: Some(*until) },
         (RuleOf::Hold, Some(GateState::Hold { ramp: Some(ramp), .. })) => match ramp.room(HOLD_STEP_MS, seed(key), now)
         {
@@ -113,13 +114,14 @@ pub fn look(rule: RuleOf<'_>, key: &str, state: Option<&GateState>, retry: bool,
     }
 }
 
-/// An attempt starts through a gate that is open. The state afterwards, when it changed, and what the claim has to keep.
+/// An attempt starts through a gate that is open; `waited`: something held it before. The state afterwards, when it changed, and what the claim has to keep.
 pub fn take(
     rule: RuleOf<'_>,
     key: &str,
     state: Option<&GateState>,
     place: &Place,
     retry: bool,
+    waited: bool,
     now: Millis,
 ) -> (Option<GateState>, Option<Pass>) {
     let pass = |epoch| Some(Pass { gate: key.to_owned(), epoch });
@@ -142,11 +144,11 @@ pub fn take(
             places.insert(place.clone());
             (Some(GateState::Cap { places }), pass(0))
         }
-        RuleOf::Breaker(rule) => {
+        RuleOf::Breaker(_) => {
             // A breaker that was never touched is in epoch 0, and so is a claim that keeps nothing: the common way costs nothing.
             let Some(GateState::Breaker(breaker)) = state else { return (None, None) };
             let mut breaker = breaker.clone();
-            let probe = breaker.take(rule, key, place.clone(), now);
+            let probe = breaker.take(place.clone(), waited);
             let epoch = breaker.epoch;
             let changed = state != Some(&GateState::Breaker(breaker.clone()));
             (changed.then_some(GateState::Breaker(breaker)), if probe || epoch > 0 { pass(epoch) } else { None })
@@ -175,7 +177,7 @@ pub fn settle(
     let RuleOf::Breaker(rule) = rule else { return (None, None) };
     let known = if let Some(GateState::Breaker(breaker)) = state { Some(breaker) } else { None };
     let moves = match evidence {
-        Evidence::Nothing => known.is_some_and(|breaker| breaker.probes.contains(place)),
+        Evidence::Nothing => known.is_some_and(|breaker| breaker.holds(place)),
         Evidence::Success => match known {
             Some(breaker) => breaker.minds_success(rule),
             None => rule.failure_rate.is_some(),
@@ -198,7 +200,7 @@ pub fn leave(state: Option<&GateState>, place: &Place) -> Option<GateState> {
             places.remove(place);
             Some(GateState::Cap { places })
         }
-        Some(GateState::Breaker(breaker)) if breaker.probes.contains(place) => {
+        Some(GateState::Breaker(breaker)) if breaker.holds(place) => {
             let mut breaker = breaker.clone();
             breaker.leave(place);
             Some(GateState::Breaker(breaker))

@@ -22,7 +22,6 @@ fn breaker() -> BreakerRule {
         probes: 2,
         when_open: WhenOpen::Park,
         park_max_ms: 86_400_000,
-        return_step_ms: 1_000,
     }
 }
 
@@ -117,13 +116,13 @@ proptest! {
             now += pause;
             let before = breaker.clone();
             if kind < 2 {
-                if let Look::Open { .. } = breaker.look(&rule, "k", now) {
+                if let Look::Open { .. } = breaker.look(&rule, now) {
                     if let Phase::Open { until, .. } = breaker.phase {
                         prop_assert!(now >= until, "ran in the cool-down");
                     }
                     fence += 1;
                     let place = ("task".to_owned(), fence);
-                    let probe = breaker.take(&rule, "k", place.clone(), now);
+                    let probe = breaker.take(place.clone(), which % 2 == 0);
                     prop_assert_eq!(probe, breaker.phase == Phase::HalfOpen);
                     running.push((place, breaker.epoch));
                 }
@@ -135,7 +134,7 @@ proptest! {
                     _ => Evidence::Failure { fingerprint: if which % 2 == 0 { "a" } else { "b" } },
                 };
                 let turn = breaker.settle(&rule, epoch, &place, evidence, now);
-                prop_assert!(!breaker.probes.contains(&place), "an ended claim keeps a place");
+                prop_assert!(!breaker.holds(&place), "an ended claim keeps a place");
                 if epoch != before.epoch || evidence == Evidence::Nothing {
                     prop_assert_eq!(turn, None, "it says nothing");
                     prop_assert_eq!(breaker.phase, before.phase);
@@ -147,7 +146,10 @@ proptest! {
             if let Phase::Open { since, until } = breaker.phase {
                 prop_assert!((60_000..=600_000).contains(&(until - since)));
             }
-            prop_assert!(breaker.phase != Phase::Closed || breaker.same < 3 && breaker.in_a_row < 5);
+            prop_assert!(breaker.phase != Phase::Closed || breaker.back.is_some() || breaker.same < 3 && breaker.in_a_row < 5);
+            if let Some(back) = &breaker.back {
+                prop_assert!((1..=1024).contains(&back.window));
+            }
         }
     }
 

@@ -222,6 +222,16 @@ impl Store for MemoryStore {
         Ok(rows.into_iter().map(|task| (task.spec.id.clone(), task.spec.task_type.clone())).collect())
     }
 
+    async fn waiting_queues(&self) -> Result<BTreeMap<String, i64>, StoreError> {
+        let mut queues = BTreeMap::new();
+        for task in self.inner().rows.tasks().filter(|task| task.state.status.is_waiting()) {
+            if let Some(queue) = &task.state.queue {
+                *queues.entry(queue.clone()).or_insert(0) += 1;
+            }
+        }
+        Ok(queues)
+    }
+
     async fn outstanding(&self, queue: &str, limit: usize) -> Result<usize, StoreError> {
         let on_lane = |task: &&Task| {
             task.queue() == queue && task.state.outstanding.is_some_and(|outstanding| outstanding.lane == Lane::Tasks)

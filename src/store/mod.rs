@@ -201,6 +201,9 @@ pub trait Store: Send + Sync + 'static {
     /// Rows that others inserted and no dispatcher has routed: id and type, oldest first.
     async fn unrouted(&self, limit: usize) -> Result<Vec<(String, String)>, StoreError>;
 
+    /// The queues of waiting rows that have one, and how many there are.
+    async fn waiting_queues(&self) -> Result<BTreeMap<String, i64>, StoreError>;
+
     /// How many wake-ups of the queue's tasks lane are outstanding, counted up to `limit`.
     async fn outstanding(&self, queue: &str, limit: usize) -> Result<usize, StoreError>;
 

@@ -197,10 +197,12 @@ pub enum Command {
         /// Who would run it; `None` only takes note that the wake-up arrived: the row keeps waiting with a fresh alarm.
         claimant: Option<Claimant>,
     },
-    /// A row that others inserted gets its queue.
+    /// A row that others inserted gets its queue, or one whose queue is not configured any more another.
     Route {
         /// The task.
         id: String,
+        /// The queue that was read.
+        from: Option<String>,
         /// Its queue.
         queue: String,
     },

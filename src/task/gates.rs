@@ -106,7 +106,8 @@ impl Rows {
         let place = (task.spec.id.clone(), task.state.fence + 1);
         let mut passes = Vec::new();
         for gate in &way.gates {
-            let (state, pass) = gate::take(gate.rule, &gate.key, self.gates.get(&gate.key), &place, retry, now);
+            let (state, pass) =
+                gate::take(gate.rule, &gate.key, self.gates.get(&gate.key), &place, retry, admitted, now);
             if let Some(state) = state {
                 self.set_gate(&gate.key, state);
             }

@@ -39,7 +39,7 @@ impl Rows {
                 self.set_gate(&key, GateState::Breaker(breaker));
                 Done
             }
-            Command::Route { id, queue } => self.route(&id, queue),
+            Command::Route { id, from, queue } => self.route(&id, from.as_deref(), queue, now),
             Command::Postpone { id, stamp, until } => match self.waiting(&id, stamp) {
                 Ok(task) => self.postpone(task, until),
                 Err(answer) => answer,
@@ -307,16 +307,21 @@ impl Rows {
         Answer::Degraded(Box::new(task))
     }
 
-    fn route(&mut self, id: &str, queue: String) -> Answer {
-        match self.get(id).cloned() {
-            Some(mut task) if task.state.queue.is_none() => {
-                task.state.queue = Some(queue);
-                self.put(task);
-                Done
-            }
-            Some(_) => Changed,
-            None => Unknown,
+    fn route(&mut self, id: &str, from: Option<&str>, queue: String, now: Millis) -> Answer {
+        let mut task = match self.any_waiting(id) {
+            Ok(task) if task.state.queue.as_deref() == from => task,
+            Ok(_) => return Changed,
+            Err(answer) => return answer,
+        };
+        let state = &mut task.state;
+        state.queue = Some(queue);
+        // What was sent to the queue it had is not waited for.
+        if from.is_some() && state.held_by.is_none() {
+            state.outstanding = None;
+            state.wake_at = Some(state.due_at.max(now));
         }
+        self.put(task);
+        Done
     }
 
     fn postpone(&mut self, mut task: Task, until: Millis) -> Answer {

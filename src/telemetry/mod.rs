@@ -73,6 +73,13 @@ pub enum Event<'a> {
         /// The gate.
         by: &'a str,
     },
+    /// Waiting tasks of a queue that is not configured any more and that nobody consumes were routed anew.
+    Rerouted {
+        /// The queue they had.
+        queue: &'a str,
+        /// How many.
+        tasks: usize,
+    },
     /// A breaker opened, opened again or closed.
     BreakerTurned {
         /// Its key.
@@ -103,6 +110,18 @@ pub enum Event<'a> {
         queue: &'a str,
         /// What it found and did.
         report: &'a crate::dead_letter::PassReport,
+    },
+    /// Other rules are in force.
+    RulesChanged {
+        /// What they say, as a digest.
+        digest: &'a str,
+        /// Where they come from: the file, or a version in the store.
+        source: &'a str,
+    },
+    /// A configuration that was changed cannot be meant; the rules that were in force stay. Told once for each change.
+    ConfigRefused {
+        /// Every problem, a line each: file, line, field, what was expected.
+        problems: &'a str,
     },
     /// The store did not answer; deliveries stay unacked until it does.
     StoreDown {
@@ -175,6 +194,13 @@ impl Observer for LogObserver {
                 tracing::debug!(task = id, stamp = %stamp, why, "stale wake-up dropped");
             }
             Event::Held { id, by } => tracing::debug!(task = id, gate = by, "task held"),
+            Event::Rerouted { queue, tasks } => {
+                tracing::warn!(
+                    queue,
+                    tasks,
+                    "tasks waited in a queue that is not configured any more; they were routed anew"
+                );
+            }
             Event::BreakerTurned { breaker, turn: Turn::Closed } => tracing::info!(breaker, "breaker closed"),
             Event::BreakerTurned { breaker, turn } => tracing::warn!(breaker, ?turn, "breaker open"),
             Event::WakeUpSent { wake_up, confirmed } => {
@@ -193,6 +219,12 @@ impl Observer for LogObserver {
                 );
             }
             Event::DlqPassed { queue, report } => tracing::info!(queue, %report, "DLQ compared with the store"),
+            Event::RulesChanged { digest, source } => tracing::info!(digest, source, "new rules in force"),
+            Event::ConfigRefused { problems } => {
+                for problem in problems.lines() {
+                    tracing::error!(problem, "configuration refused; the old one stays");
+                }
+            }
             Event::StoreDown { reason } => {
                 tracing::error!(reason, "store unavailable; nothing is acked until it answers")
             }

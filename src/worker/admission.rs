@@ -90,7 +90,7 @@ impl Admission {
         let Some(lanes) = shared.lanes.get(&queue) else { return Ok(None) };
         let cursor = self.cursors.get(&queue).cloned().unwrap_or_default();
         let most = Lanes::most_offers(shared.free_places(&queue)).min(MOST);
-        let (open, next) = chances(held, &shared.claimant.gates, most, shared.store.now());
+        let (open, next) = chances(held, &shared.rules().claimant.gates, most, shared.store.now());
         let mut rows = Vec::new();
         for chance in &open {
             rows.extend(shared.store.held_heads(chance, &cursor).await?);

@@ -30,6 +30,10 @@ pub(super) struct Places {
     pub _queue_slot: Option<OwnedSemaphorePermit>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one for each attempt, matched at once; a report is what nearly all of them are"
+)]
 enum Ended {
     Reported(Report),
     /// The lease was lost: nothing that the handler brings back counts.
@@ -116,7 +120,7 @@ async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) -> O
 
 /// A run that was cancelled because the worker stops. The sixth time for one stamp counts as a crash: a task that outlives every
 /// worker's shutdown must not go round for ever.
-async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
+pub(super) async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
     if task.state.releases >= shared.plan.scheduler.max_releases {
         let mut patience = Patience::new();
         let settlement = loop {
@@ -126,8 +130,8 @@ async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
                 Err(_) => return shared.leases.remove(task.id(), task.state.fence),
             }
         };
-        let ended = settle::Ended { task: task.clone(), settlement, token, places: None };
-        return settle::commit(shared, vec![ended]).await;
+        let finished = settle::Finished { task: task.clone(), settlement, token, places: None };
+        return settle::commit(shared, vec![finished]).await;
     }
     let nack = token.as_ref().is_some_and(Token::usable);
     let release = Command::Release { id: task.id().to_owned(), fence: task.state.fence, nack };
@@ -157,8 +161,9 @@ async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
 /// # Errors
 /// When the store does not tell what a fallback needs to know.
 pub(super) async fn lost_settlement(shared: &Shared, task: &Task) -> Result<Settlement, StoreError> {
-    let policy = shared.policy_of(&task.spec);
-    let decision: Decision = decide_lost(task, &policy, &shared.rungs, shared.store.now(), rand::random());
+    let (rules, now) = (shared.rules(), shared.store.now());
+    let policy = rules.policy_of(&task.spec, now);
+    let decision: Decision = decide_lost(task, &policy, &rules.rungs, now, rand::random());
     let fallback = fallback::for_decision(shared, &task.spec, &policy, &decision).await?;
     Ok(Settlement {
         worker: task.state.worker.clone().unwrap_or_default(),
@@ -172,7 +177,7 @@ pub(super) async fn lost_settlement(shared: &Shared, task: &Task) -> Result<Sett
         remember: None,
         fallback,
         hold_ms: None,
-        gates: Arc::clone(&shared.claimant.gates),
+        gates: Arc::clone(&rules.claimant.gates),
     })
 }
 
@@ -183,7 +188,7 @@ pub(super) fn after_settled(shared: &Shared, change: Change) {
     for (breaker, turn) in &change.turns {
         shared.observers.emit(&Event::BreakerTurned { breaker, turn: *turn });
     }
-    if !shared.claimant.gates.is_empty() {
+    if !shared.rules().claimant.gates.is_empty() {
         shared.gate_moved.notify_one();
     }
     if let Some(wake) = change.wake_up {

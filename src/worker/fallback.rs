@@ -83,7 +83,7 @@ pub(super) async fn tripped(shared: &Shared, task: &Task, by: &str) {
 
 /// Ends a waiting task by its policy's fallbacks, or else as dead.
 pub(super) async fn end(shared: &Shared, task: &Task, reason: DeadReason, failure: Failure) {
-    let policy = shared.policy_of(&task.spec);
+    let policy = shared.rules().policy_of(&task.spec, shared.store.now());
     let ending = match find(shared, &task.spec, &policy).await {
         Ok(Some(degraded)) => Ending::Degraded(degraded),
         Ok(None) => Ending::Dead { reason, failure },

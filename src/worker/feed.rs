@@ -29,7 +29,7 @@ pub async fn feed(store: &dyn Store, queues: &[QueueConfig], cap: usize, batch: 
     if !unrouted.is_empty() {
         let route = |(id, task_type): (String, String)| {
             let queue = queue_of(queues, &task_type).to_owned();
-            Command::Route { id, queue }
+            Command::Route { id, from: None, queue }
         };
         let _: Vec<Answer> = store.apply(Urgency::Normal, unrouted.into_iter().map(route).collect()).await?;
     }

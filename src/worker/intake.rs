@@ -231,11 +231,12 @@ fn more_places(shared: &Shared, queue_slots: Option<&Arc<Semaphore>>) -> Option<
 
 /// Claims a batch and starts what the store lets run.
 async fn start(shared: Arc<Shared>, tracker: TaskTracker, lanes: Arc<Lanes>, batch: Vec<Candidate>) {
+    let rules = shared.rules();
     let mut commands = Vec::with_capacity(batch.len());
     let mut entries = Vec::with_capacity(batch.len());
     let mut places = Vec::with_capacity(batch.len());
     for Candidate { who, place } in batch {
-        let claimant = place.is_some().then(|| shared.claimant.clone());
+        let claimant = place.is_some().then(|| rules.claimant.clone());
         let (command, entry) = match who {
             Next::Message(Waiting { delivery, parsed, .. }) => {
                 let (command, what) = command_for(&shared, &delivery, parsed, claimant);
@@ -304,7 +305,7 @@ fn command_for(shared: &Shared, delivery: &Delivery, parsed: Parsed, claimant: O
             );
             let command = match read {
                 ReadSubmission::New(mut new) => {
-                    let policy = shared.policy_of(&new.spec);
+                    let policy = shared.rules().policy_of(&new.spec, shared.store.now());
                     let by_policy = policy.deadline_ms.map(|length| new.spec.created_at.saturating_add(length));
                     new.deadline = match (new.deadline, by_policy) {
                         (Some(a), Some(b)) => Some(a.min(b)),
@@ -379,7 +380,7 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
             if by_message {
                 shared.observers.emit(&Event::Accepted { task: &task });
             }
-            if shared.handler_of(&task.spec.task_type).is_none() {
+            if shared.rules().handler_of(&task.spec.task_type).is_none() {
                 judge_no_route(shared, &task).await;
             } else {
                 shared.nudge.notify_one();
@@ -439,7 +440,7 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
 
 /// Starts a claimed task.
 pub(super) fn launch(shared: &Arc<Shared>, tracker: &TaskTracker, task: Task, token: Option<Token>, place: Places) {
-    match shared.handler_of(&task.spec.task_type) {
+    match shared.rules().handler_of(&task.spec.task_type) {
         Some(handler) => {
             let Some(lease_lost) = shared.leases.add(task.id(), task.state.fence) else {
                 tracker.spawn(ack(token));
@@ -447,8 +448,14 @@ pub(super) fn launch(shared: &Arc<Shared>, tracker: &TaskTracker, task: Task, to
             };
             tracker.spawn(attempt::run(Arc::clone(shared), task, handler, token, place, lease_lost));
         }
-        // The claimant names the routes' types, so this cannot be; the lease covers even this.
-        None => tracing::error!(task = task.id(), kind = task.spec.task_type, "claimed a task without a route"),
+        // Claimed by rules that had a route for it, and replaced since: back it goes, to whoever has one.
+        None => {
+            let shared = Arc::clone(shared);
+            tracker.spawn(async move {
+                attempt::give_back(&shared, &task, token).await;
+                drop(place);
+            });
+        }
     }
 }
 

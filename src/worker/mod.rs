@@ -13,18 +13,23 @@ mod leases;
 mod outbox;
 mod plan;
 mod pulse;
+mod rules;
 mod scheduler;
 mod settle;
 mod stall;
+mod strays;
 
 pub use feed::dispatch_once;
 pub use plan::{Plan, RouteError};
+pub use rules::{RuleSet, digest};
+pub use strays::unknown_queues;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use thiserror::Error;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -32,16 +37,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::broker::{Broker, BrokerError, Consumption, SessionWatch};
 use crate::config::QueueConfig;
-use crate::handler::Handler;
-use crate::policy::Policy;
 use crate::store::{Store, StoreError, Urgency};
-use crate::task::{Answer, Claimant, Command, Millis, Spec, Spot};
+use crate::task::{Answer, Command, Millis, Spot};
 use crate::telemetry::{Event, Observers};
 
 use lanes::Lanes;
 use leases::Leases;
 use outbox::Outbox;
 use pulse::Pulse;
+use rules::{Ground, Rules};
 
 /// Why a worker did not start.
 #[derive(Debug, Error)]
@@ -72,19 +76,19 @@ pub struct Worker {
 pub(crate) struct Shared {
     pub store: Arc<dyn Store>,
     pub broker: Arc<dyn Broker>,
+    /// As it was started. What a reload replaces is in `rules`.
     pub plan: Plan,
-    /// The delays that the broker holds; empty when it holds none.
-    pub rungs: BTreeSet<Millis>,
+    rules: ArcSwap<Rules>,
+    ground: Ground,
+    tracker: TaskTracker,
     /// This process's identity, new at every start.
     pub name: String,
-    /// The same, with what it can run.
-    pub claimant: Claimant,
     pub observers: Observers,
     pub leases: Arc<Leases>,
     pub pulse: Arc<Pulse>,
     pub outbox: Outbox,
     /// Attempts that have ended and are to be settled together.
-    pub ended: settle::Gathering,
+    pub finished: settle::Gathering,
     /// Places for attempts.
     pub slots: Arc<Semaphore>,
     /// Places per queue, for queues with a bound of their own.
@@ -120,7 +124,6 @@ impl Worker {
         if let Some(unknown) = plan.serve.iter().find(|name| !plan.queues.iter().any(|queue| queue.name == **name)) {
             return Err(StartError::UnknownQueue(unknown.clone()));
         }
-        let rungs = if broker.holds_waits() { plan.policies.rungs() } else { BTreeSet::new() };
         let served: Vec<&QueueConfig> =
             plan.queues.iter().filter(|q| plan.serve.is_empty() || plan.serve.contains(&q.name)).collect();
         let queue_slots = served
@@ -137,21 +140,17 @@ impl Worker {
         let beat_every = plan.worker.lease / 3;
         let (outbox, outbox_feed) = Outbox::new();
         let name = worker_name();
-        let serves = plan.routes.iter().map(|route| route.task_type.clone()).collect();
+        let (ground, rules) = Ground::new(&plan, &name, broker.as_ref());
         let shared = Arc::new(Shared {
-            rungs,
-            claimant: Claimant {
-                worker: name.clone(),
-                serves: Some(serves),
-                gates: Arc::clone(&plan.gates),
-                policies: Some(Arc::new(plan.policies.clone())),
-            },
+            rules: ArcSwap::from_pointee(rules),
+            ground,
+            tracker: tracker.clone(),
             name,
             observers,
             leases: Arc::clone(&leases),
             pulse: Arc::clone(&pulse),
             outbox,
-            ended: settle::Gathering::default(),
+            finished: settle::Gathering::default(),
             slots: Arc::new(Semaphore::new(plan.worker.concurrency)),
             queue_slots,
             lanes,
@@ -169,7 +168,7 @@ impl Worker {
         let heartbeats = leases::spawn_heartbeats(store, leases, pulse, beat_every, stop_all)?;
         let consumption = Consumption { queues: served.clone(), prefetch: shared.plan.worker.prefetch };
         let watch = Arc::new(MissingWriter(Arc::clone(&shared)));
-        let deliveries = broker.consume(Arc::new(shared.plan.topology.clone()), consumption, watch).await?;
+        let deliveries = broker.consume(Arc::clone(&shared.rules().topology), consumption, watch).await?;
         tracker.spawn(outbox::run(Arc::clone(&shared), outbox_feed, tracker.clone()));
         tracker.spawn(scheduler::run(Arc::clone(&shared), tracker.clone()));
         tracker.spawn(admission::run(Arc::clone(&shared)));
@@ -180,6 +179,20 @@ impl Worker {
     /// This worker's identity.
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// Puts other policies, gates and routes in force: the next claim and the next decision go by them. Running attempts go on with
+    /// the handler they have; their outcome is judged by the new rules.
+    ///
+    /// New delay queues are used once the broker has them; until then the store holds those waits. Returns the digest of the rules
+    /// and whether they say anything else than before (handlers are replaced in any case).
+    pub fn reload(&self, rules: RuleSet) -> (String, bool) {
+        self.shared.put_in_force(rules)
+    }
+
+    /// The digest of the rules in force: equal on all nodes that run the same rules with the same version of the program.
+    pub fn rules_digest(&self) -> String {
+        self.shared.rules().digest.clone()
     }
 
     /// Stops in order: no new attempts; running ones may finish within `grace`; the rest is cancelled and released; what
@@ -222,15 +235,6 @@ impl Worker {
 }
 
 impl Shared {
-    /// The rule for a task at this moment.
-    pub fn policy_of(&self, spec: &Spec) -> Arc<Policy> {
-        Arc::clone(self.plan.policies.pick(&spec.task_type, &spec.labels, self.store.now()))
-    }
-
-    pub fn handler_of(&self, task_type: &str) -> Option<Arc<dyn Handler>> {
-        self.plan.routes.iter().find(|route| route.task_type.matches(task_type)).map(|route| Arc::clone(&route.handler))
-    }
-
     pub fn queue_of(&self, task_type: &str) -> &str {
         crate::config::queue_of(&self.plan.queues, task_type)
     }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::broker::Topology;
-use crate::config::{Config, QueueConfig, RouteKind, SchedulerConfig, WorkerConfig};
+use crate::config::{Config, QueueConfig, RouteConfig, RouteKind, SchedulerConfig, WorkerConfig};
 use crate::gate::Gates;
 use crate::handler::command::{CommandHandler, CommandRouteError};
 use crate::handler::http::{HttpHandler, HttpRouteError};
 use crate::handler::{Caps, Handler, Route};
 use crate::policy::{Policies, TopicPattern};
 use crate::task::Settings;
+
+use super::rules::RuleSet;
 
 /// What a worker is to do.
 #[derive(Debug, Clone)]
@@ -62,12 +64,10 @@ pub enum RouteError {
 impl Plan {
     /// The plan of a configuration with these routes instead of the configuration's: a library user's own handlers.
     pub fn with_routes(config: &Config, routes: Vec<Route>) -> Plan {
-        // A library user's routes are those that a task's route is found in; caps are the configuration's.
-        let gates =
-            Gates { routes: routes.iter().map(|route| route.task_type.clone()).collect(), ..config.gates.clone() };
+        let RuleSet { policies, gates, routes } = RuleSet::with_routes(config, routes);
         Plan {
-            policies: config.policies.clone(),
-            gates: Arc::new(gates),
+            policies,
+            gates,
             routes,
             queues: config.queues.clone(),
             serve: Vec::new(),
@@ -84,26 +84,31 @@ impl Plan {
     /// # Errors
     /// When a route's handler cannot be made: a CA file that cannot be read, a proxy that is no URL.
     pub fn new(config: &Config) -> Result<Plan, RouteError> {
-        let caps = Plan::caps(config);
-        let mut routes = Vec::with_capacity(config.routes.len());
-        for route in &config.routes {
-            let task_type = route.task_type.clone();
-            let handler: Arc<dyn Handler> = match &route.kind {
-                RouteKind::Http(http) => match HttpHandler::new(http.clone(), caps) {
-                    Ok(handler) => Arc::new(handler),
-                    Err(source) => return Err(RouteError::Http { task_type, source }),
-                },
-                RouteKind::Command(command) => match CommandHandler::new(command.clone(), caps) {
-                    Ok(handler) => Arc::new(handler),
-                    Err(source) => return Err(RouteError::Command { task_type, source }),
-                },
-            };
-            routes.push(Route { task_type, handler });
-        }
+        let routes = make_routes(&config.routes, Plan::caps(config))?;
         Ok(Plan::with_routes(config, routes))
     }
 
     fn caps(config: &Config) -> Caps {
         Caps { body: config.worker.max_body, ..Caps::default() }
     }
+}
+
+/// The handlers of routes.
+pub(super) fn make_routes(configured: &[RouteConfig], caps: Caps) -> Result<Vec<Route>, RouteError> {
+    let mut routes = Vec::with_capacity(configured.len());
+    for route in configured {
+        let task_type = route.task_type.clone();
+        let handler: Arc<dyn Handler> = match &route.kind {
+            RouteKind::Http(http) => match HttpHandler::new(http.clone(), caps) {
+                Ok(handler) => Arc::new(handler),
+                Err(source) => return Err(RouteError::Http { task_type, source }),
+            },
+            RouteKind::Command(command) => match CommandHandler::new(command.clone(), caps) {
+                Ok(handler) => Arc::new(handler),
+                Err(source) => return Err(RouteError::Command { task_type, source }),
+            },
+        };
+        routes.push(Route { task_type, handler });
+    }
+    Ok(routes)
 }

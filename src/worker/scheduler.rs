@@ -21,6 +21,7 @@ use super::attempt::{after_buried, after_settled, lost_settlement};
 use super::feed::{BATCH, feed, wake_command};
 use super::outbox::Letter;
 use super::stall::StallGuard;
+use super::strays::Strays;
 
 /// The longest sleep, so that a lost nudge costs at most this.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -44,6 +45,7 @@ pub(super) async fn run(shared: Arc<Shared>, tracker: TaskTracker) {
         depths_looked_at: shared.pulse.now(),
         odd_since: BTreeMap::new(),
         passes: BTreeMap::new(),
+        strays: Strays::new(shared.pulse.now()),
         tracker,
         shared,
     };
@@ -62,6 +64,7 @@ struct Scheduler {
     odd_since: BTreeMap<String, Millis>,
     /// The last pass over each DLQ.
     passes: BTreeMap<String, JoinHandle<()>>,
+    strays: Strays,
 }
 
 impl Scheduler {
@@ -132,7 +135,19 @@ impl Scheduler {
         self.follow(fed.answers);
         more |= fed.more;
         self.watch_dlqs().await?;
+        self.look_for_strays().await?;
         Ok(more)
+    }
+
+    async fn look_for_strays(&mut self) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let (store, broker, plan) = (shared.store.as_ref(), shared.broker.as_ref(), &shared.plan);
+        let now = shared.pulse.now();
+        for rerouted in self.strays.look(store, broker, &plan.topology, &plan.queues, now).await? {
+            let (queue, tasks) = (rerouted.queue.as_str(), rerouted.tasks);
+            shared.observers.emit(&Event::Rerouted { queue, tasks });
+        }
+        Ok(())
     }
 
     /// Writes the lanes' marks, at most once a second.
@@ -223,7 +238,8 @@ impl Scheduler {
             self.looked_for.insert(spot.clone(), now);
         }
         let spots: Vec<Spot> = spots.into_iter().collect();
-        let topology = &self.shared.plan.topology;
+        let rules = self.shared.rules();
+        let topology = &rules.topology;
         let missing = match self.shared.broker.missing(topology, &spots).await {
             Ok(missing) => missing,
             Err(error) => {
@@ -336,15 +352,16 @@ impl Scheduler {
 
     async fn compare_depths(&mut self, now: Millis) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
-        let odd =
-            match dead_letter::odd_dlqs(shared.store.as_ref(), shared.broker.as_ref(), &shared.plan.topology).await {
-                Ok(odd) => odd,
-                Err(dead_letter::MirrorError::Store(error)) => return Err(error),
-                Err(dead_letter::MirrorError::Broker(error)) => {
-                    tracing::debug!(%error, "cannot read the depth of the DLQs");
-                    return Ok(());
-                }
-            };
+        let odd = match dead_letter::odd_dlqs(shared.store.as_ref(), shared.broker.as_ref(), &shared.rules().topology)
+            .await
+        {
+            Ok(odd) => odd,
+            Err(dead_letter::MirrorError::Store(error)) => return Err(error),
+            Err(dead_letter::MirrorError::Broker(error)) => {
+                tracing::debug!(%error, "cannot read the depth of the DLQs");
+                return Ok(());
+            }
+        };
         self.odd_since.retain(|queue, _| odd.contains(queue));
         let mut dirty = Vec::new();
         for queue in odd {

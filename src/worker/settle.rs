@@ -21,7 +21,7 @@ const MOST: usize = 64;
 const MOST_BYTES: usize = 1024 * 1024;
 
 /// An attempt that has ended.
-pub(super) struct Ended {
+pub(super) struct Finished {
     pub task: Task,
     pub settlement: Settlement,
     /// The delivery that woke it, if one did.
@@ -30,39 +30,40 @@ pub(super) struct Ended {
     pub places: Option<Places>,
 }
 
-/// Ended attempts that nobody settles yet.
+/// Attempts that have ended and that nobody settles yet.
 #[derive(Default)]
 pub(crate) struct Gathering(Mutex<Gathered>);
 
 #[derive(Default)]
 struct Gathered {
-    ended: Vec<Ended>,
+    finished: Vec<Finished>,
     bytes: usize,
 }
 
 impl Gathering {
     /// Adds one. Returns what the caller has to settle now, because it is enough, and whether it is the first of a new
     /// gathering, for which the caller has to come back.
-    fn add(&self, ended: Ended) -> (Vec<Ended>, bool) {
+    fn add(&self, finished: Finished) -> (Vec<Finished>, bool) {
         let mut gathered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        gathered.bytes += bytes_of(&ended.settlement);
-        gathered.ended.push(ended);
-        if gathered.ended.len() >= MOST || gathered.bytes >= MOST_BYTES {
-            return (std::mem::take(&mut *gathered).ended, false);
+        gathered.bytes += bytes_of(&finished.settlement);
+        gathered.finished.push(finished);
+        if gathered.finished.len() >= MOST || gathered.bytes >= MOST_BYTES {
+            return (std::mem::take(&mut *gathered).finished, false);
         }
-        (Vec::new(), gathered.ended.len() == 1)
+        (Vec::new(), gathered.finished.len() == 1)
     }
 
-    fn take(&self) -> Vec<Ended> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).ended
+    fn take(&self) -> Vec<Finished> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).finished
     }
 }
 
 /// Settles an attempt, by itself or by leaving it to the one that gathers.
 pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: Option<Token>, places: Places) {
-    let policy = shared.policy_of(&task.spec);
+    let (rules, now) = (shared.rules(), shared.store.now());
+    let policy = rules.policy_of(&task.spec, now);
     let hold_ms = hold_for(&report.outcome, &policy);
-    let decision = decide(&task, &report.outcome, &policy, &shared.rungs, shared.store.now(), rand::random());
+    let decision = decide(&task, &report.outcome, &policy, &rules.rungs, now, rand::random());
     let mut patience = Patience::new();
     let fallback = loop {
         match fallback::for_decision(shared, &task.spec, &policy, &decision).await {
@@ -88,25 +89,25 @@ pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: O
         remember: policy.caches().then(|| task.spec.cached_as()),
         fallback,
         hold_ms,
-        gates: Arc::clone(&shared.claimant.gates),
+        gates: Arc::clone(&rules.claimant.gates),
     };
-    let (mut batch, gathers) = shared.ended.add(Ended { task, settlement, token, places: Some(places) });
+    let (mut batch, gathers) = shared.finished.add(Finished { task, settlement, token, places: Some(places) });
     if gathers {
         // The runtime comes back to this task when the ones that are ready have run.
         after_you().await;
-        batch = shared.ended.take();
+        batch = shared.finished.take();
     }
     commit(shared, batch).await;
 }
 
 /// Commits settlements, acks what they were for and does what they ask for. Their leases are given up in any case.
-pub(super) async fn commit(shared: &Shared, batch: Vec<Ended>) {
+pub(super) async fn commit(shared: &Shared, batch: Vec<Finished>) {
     if batch.is_empty() {
         return;
     }
     let mut commands = Vec::with_capacity(batch.len());
     let mut waiting = Vec::with_capacity(batch.len());
-    for Ended { task, settlement, token, places } in batch {
+    for Finished { task, settlement, token, places } in batch {
         let (id, fence) = (task.id().to_owned(), task.state.fence);
         commands.push(Command::Settle { id: id.clone(), fence, settlement: Box::new(settlement) });
         waiting.push((id, fence, token, places));

@@ -104,6 +104,12 @@ fn ran(arguments: &[&str], output: Output) -> Ran {
 pub struct Worker(Option<Child>);
 
 impl Worker {
+    /// SIGHUP.
+    pub fn hang_up(&self) {
+        let id = self.0.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-HUP", &id]).status().unwrap().success());
+    }
+
     /// SIGTERM; it must end in order.
     pub fn stop(mut self) {
         let mut child = self.0.take().unwrap();

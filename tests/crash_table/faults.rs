@@ -10,7 +10,10 @@ use redeliver::broker::{
     SessionWatch, Topology, WAKE_UP_TYPE,
 };
 use redeliver::gate::{Chance, GateState, HeldGate};
-use redeliver::store::{Alarm, DeadRow, Filter, Page, Pause, Store, StoreError, StoreReport, Urgency};
+use redeliver::store::{
+    Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, Page, Pause, Store, StoreError, StoreReport, Tally,
+    Urgency,
+};
 use redeliver::task::{
     Answer, Attempt, Command, DlqLedger, LaneKey, LaneLedger, Millis, Spot, Status, Task, TaskResult,
 };
@@ -135,6 +138,10 @@ impl Store for WatchedStore {
         self.inner.unrouted(limit).await
     }
 
+    async fn waiting_queues(&self) -> Result<BTreeMap<String, i64>, StoreError> {
+        self.inner.waiting_queues().await
+    }
+
     async fn outstanding(&self, queue: &str, limit: usize) -> Result<usize, StoreError> {
         self.inner.outstanding(queue, limit).await
     }
@@ -149,6 +156,10 @@ impl Store for WatchedStore {
 
     async fn held_counts(&self) -> Result<BTreeMap<String, i64>, StoreError> {
         self.inner.held_counts().await
+    }
+
+    async fn cached(&self, task_type: &str, cache_key: &str) -> Result<Option<(TaskResult, Millis)>, StoreError> {
+        self.inner.cached(task_type, cache_key).await
     }
 
     async fn gates(&self) -> Result<Vec<(String, GateState)>, StoreError> {
@@ -177,6 +188,18 @@ impl Store for WatchedStore {
 
     async fn count(&self, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError> {
         self.inner.count(filter).await
+    }
+
+    async fn tallies(&self, by: &GroupBy, filter: &Filter) -> Result<Vec<Tally>, StoreError> {
+        self.inner.tallies(by, filter).await
+    }
+
+    async fn attempt_tallies(&self, filter: &Filter) -> Result<Vec<AttemptTally>, StoreError> {
+        self.inner.attempt_tallies(filter).await
+    }
+
+    async fn failure_tallies(&self, filter: &Filter, limit: usize) -> Result<Vec<FailureTally>, StoreError> {
+        self.inner.failure_tallies(filter, limit).await
     }
 
     async fn dead_rows(&self, queue: &str, after: &str, limit: usize) -> Result<Vec<DeadRow>, StoreError> {
@@ -259,6 +282,10 @@ impl Broker for DyingBroker {
         watch: Arc<dyn SessionWatch>,
     ) -> Result<mpsc::Receiver<Delivery>, BrokerError> {
         self.inner.consume(topology, consumption, watch).await
+    }
+
+    fn keep(&self, topology: Arc<Topology>) {
+        self.inner.keep(topology);
     }
 
     async fn stop_consuming(&self) {

@@ -9,13 +9,16 @@ mod commands;
 mod crowd;
 mod fallbacks;
 mod forged;
+mod gates;
 mod killed;
 mod lanes;
 mod lost_queues;
 mod refused;
+mod reload;
 #[path = "../support/rig.rs"]
 mod rig;
 mod stalls;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/third_party.rs"]

@@ -76,7 +76,7 @@ fn command(wish: &Wish, task: Option<&Task>, now: i64) -> Command {
         }
         8 => Command::Refuse(Box::new(refusal(&id))),
         9..=13 => claim(&id, stamp),
-        14 => Command::Route { id, queue },
+        14 => Command::Route { id, from: task.and_then(|task| task.state.queue.clone()), queue },
         15 => Command::Postpone { id, stamp, until: now + i64::from(b) * 100 },
         16 => Command::Heartbeat { id, fence },
         17..=20 => Command::Settle { id, fence, settlement },

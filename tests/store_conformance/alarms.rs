@@ -127,7 +127,7 @@ conformance! {
         let expected = [("b".to_owned(), "order.ship".to_owned()), ("a".to_owned(), "order.pay".to_owned())];
         assert_eq!(f.store.unrouted(10).await.unwrap(), expected, "oldest first");
         assert_eq!(f.store.unrouted(1).await.unwrap(), expected[..1]);
-        let route = |id: &str| Command::Route { id: id.into(), queue: "shipping".into() };
+        let route = |id: &str| Command::Route { id: id.into(), from: None, queue: "shipping".into() };
         let answers = f.all(vec![route("b"), route("b"), route("nobody"), route("routed")]).await;
         assert_eq!(answers, [Answer::Done, Answer::Changed, Answer::Unknown, Answer::Changed]);
         assert_eq!(f.store.unrouted(10).await.unwrap(), expected[1..]);

@@ -23,7 +23,6 @@ fn gates() -> Arc<Gates> {
         probes: 1,
         when_open: WhenOpen::Park,
         park_max_ms: 3_600_000,
-        return_step_ms: 1_000,
     };
     Arc::new(Gates { breakers: vec![shop], ..Gates::default() })
 }

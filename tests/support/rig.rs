@@ -66,7 +66,7 @@ impl Rig {
         self.folder.path()
     }
 
-    /// Puts another config file in the place of the first; running workers keep what they have read.
+    /// Puts another config file in the place of the first. Running workers follow as far as rules go; the rest is for the next start.
     pub fn rewrite_config(&self, settings: &str) {
         write_config(self.folder(), &self.vhost.url(), settings);
     }

@@ -216,11 +216,24 @@ fn a_postponed_task_is_looked_at_then_and_not_after_its_deadline() {
 }
 
 #[test]
+fn a_waiting_row_whose_queue_is_gone_gets_another_and_what_was_sent_there_is_not_waited_for() {
+    let mut desk = Desk::with_retry_on_rung(MINUTE);
+    let move_to =
+        |from: &str, queue: &str| Command::Route { id: ID.into(), from: Some(from.into()), queue: queue.into() };
+    assert_eq!(desk.apply(move_to("elsewhere", "orders")), Answer::Changed);
+    assert_eq!(desk.apply(move_to(DEFAULT_QUEUE, "orders")), Answer::Done);
+    assert_eq!((desk.row().queue.as_deref(), desk.row().outstanding), (Some("orders"), None));
+    assert_eq!(desk.row().wake_at, Some(desk.row().due_at));
+    let wake_up = desk.ring_and_publish();
+    assert_eq!((wake_up.queue.as_str(), wake_up.route.rung_ms), ("orders", 0));
+}
+
+#[test]
 fn a_row_that_others_inserted_is_routed_once() {
     let mut desk = Desk::with_pending();
     desk.change(|row| row.queue = None);
-    assert_eq!(desk.apply(Command::Route { id: ID.into(), queue: "orders".into() }), Answer::Done);
-    assert_eq!(desk.apply(Command::Route { id: ID.into(), queue: "mail".into() }), Answer::Changed);
+    assert_eq!(desk.apply(Command::Route { id: ID.into(), from: None, queue: "orders".into() }), Answer::Done);
+    assert_eq!(desk.apply(Command::Route { id: ID.into(), from: None, queue: "mail".into() }), Answer::Changed);
     assert_eq!(desk.row().queue.as_deref(), Some("orders"));
     assert_eq!(desk.ring_and_publish().queue, "orders");
 }

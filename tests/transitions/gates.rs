@@ -39,7 +39,6 @@ fn breaker(when_open: WhenOpen) -> BreakerRule {
         probes: 1,
         when_open,
         park_max_ms: 60 * MINUTE,
-        return_step_ms: SECOND,
     }
 }
 
@@ -246,10 +245,61 @@ fn three_equal_failures_open_a_breaker_for_its_key_only_and_one_probe_closes_it(
     assert!(runs(&yard.admit("a-4")));
     held_by(&yard.admit("a-5"));
     assert_eq!(yard.succeed("a-4"), [("breaker/b/label.shop=a".to_owned(), Turn::Closed)]);
-    assert!(runs(&yard.admit("a-5")), "the first group of the return is one");
-    held_by(&yard.come("a-6", RETRY));
-    yard.pass(2 * SECOND);
-    assert!(runs(&yard.admit("a-6")), "the second group");
+    assert!(runs(&yard.admit("a-5")), "one at first");
+    for id in ["a-6", "a-7", "a-8"] {
+        held_by(&yard.come(id, RETRY));
+    }
+    held_by(&yard.admit("a-6"));
+    yard.succeed("a-5");
+    assert!(runs(&yard.admit("a-6")) && runs(&yard.admit("a-7")), "a success lets one more run");
+    held_by(&yard.admit("a-8"));
+    yard.fail("a-6", class::TIMEOUT);
+    held_by(&yard.admit("a-8"));
+    yard.succeed("a-7");
+    assert!(runs(&yard.admit("a-8")), "a failure halved it");
+    assert!(runs(&yard.come("a-9", Stamp::FIRST)), "nobody waits any more: it is over");
+    assert_eq!(yard.breaker().back, None);
+}
+
+#[test]
+fn while_work_returns_a_whole_window_of_failures_opens_a_breaker_again_and_fewer_only_slow_it_down() {
+    let mut yard = Yard::with_breaker(WhenOpen::Park);
+    yard.trip();
+    let ids: Vec<String> = (0..60).map(|n| format!("a-x{n}")).collect();
+    for id in &ids {
+        held_by(&yard.come(id, Stamp::FIRST));
+    }
+    yard.pass(MINUTE);
+    let mut waiting = ids.iter();
+    let mut next = || waiting.next().expect("enough of them").as_str();
+    assert!(runs(&yard.admit(next())));
+    yard.succeed(&ids[0]);
+    // Eight at once, all of which succeed but the last four.
+    let mut running = Vec::new();
+    for _ in 0..20 {
+        let id = next();
+        if runs(&yard.admit(id)) {
+            running.push(id);
+        }
+        if running.len() >= 8 {
+            break;
+        }
+        if yard.breaker().back.as_ref().is_some_and(|back| back.window <= running.len() as i64) {
+            yard.succeed(running.remove(0));
+        }
+    }
+    assert_eq!(running.len(), 8);
+    let window = yard.breaker().back.as_ref().expect("returning").window;
+    for id in &running[..4] {
+        assert_eq!(yard.fail(id, class::TIMEOUT), []);
+    }
+    assert_eq!(
+        yard.breaker().back.as_ref().expect("returning").window,
+        window / 2,
+        "halved once for all of one window"
+    );
+    let turns: Vec<_> = running[4..].iter().flat_map(|id| yard.fail(id, class::TIMEOUT)).collect();
+    assert_eq!(turns, [("breaker/b/label.shop=a".to_owned(), Turn::Opened)], "a whole window in a row");
 }
 
 #[test]

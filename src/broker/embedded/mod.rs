@@ -195,6 +195,9 @@ impl Broker for EmbeddedBroker {
         self.hub.with(|core| core.remove_consumers(self.id));
     }
 
+    /// It has no rungs, so there is nothing else to keep.
+    fn keep(&self, _topology: Arc<Topology>) {}
+
     async fn missing(&self, topology: &Topology, spots: &[Spot]) -> Result<Vec<Spot>, BrokerError> {
         self.check_open()?;
         Ok(self

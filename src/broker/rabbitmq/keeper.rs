@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use lapin::Connection;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -28,7 +29,7 @@ const WATCH_LIMIT: Duration = Duration::from_secs(60);
 
 /// Keeps one topology complete, over all sessions.
 pub(super) struct Keeper {
-    topology: Arc<Topology>,
+    topology: ArcSwap<Topology>,
     watch: Arc<dyn SessionWatch>,
     /// Whether the arguments of what exists have been checked: once is enough, they cannot change.
     checked: AtomicBool,
@@ -38,7 +39,13 @@ pub(super) struct Keeper {
 
 impl Keeper {
     pub(super) fn new(topology: Arc<Topology>, watch: Arc<dyn SessionWatch>) -> Keeper {
-        Keeper { topology, watch, checked: AtomicBool::new(false), returned: Notify::new() }
+        Keeper { topology: ArcSwap::new(topology), watch, checked: AtomicBool::new(false), returned: Notify::new() }
+    }
+
+    /// From the next look on.
+    pub(super) fn keep_instead(&self, topology: Arc<Topology>) {
+        self.topology.store(topology);
+        self.checked.store(false, Ordering::Relaxed);
     }
 
     /// Makes the topology complete.
@@ -49,14 +56,15 @@ impl Keeper {
         limit: Duration,
     ) -> Result<(), BrokerError> {
         let mut asker = Asker::new(connection, endpoint.clone(), limit);
-        let absent = asker.absent(&self.topology).await?;
+        let topology = self.topology.load_full();
+        let absent = asker.absent(&topology).await?;
         self.restore(&mut asker, &absent).await?;
         if !self.checked.load(Ordering::Relaxed) {
-            let absent = asker.check(&self.topology).await?;
+            let absent = asker.check(&topology).await?;
             self.restore(&mut asker, &absent).await?;
             self.checked.store(true, Ordering::Relaxed);
         }
-        asker.declare_routes(&self.topology).await
+        asker.declare_routes(&topology).await
     }
 
     /// Looks again and again, until the session ends; ends it when something cannot be mended.

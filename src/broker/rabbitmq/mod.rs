@@ -174,6 +174,12 @@ impl Broker for RabbitBroker {
         }
     }
 
+    fn keep(&self, topology: Arc<Topology>) {
+        if let Some(plan) = self.supervisor.plan() {
+            plan.keeper.keep_instead(topology);
+        }
+    }
+
     async fn stop_consuming(&self) {
         let Some(plan) = self.supervisor.plan() else { return };
         let intake = &plan.intake;

@@ -75,8 +75,6 @@ pub struct RawBreaker {
     pub when_open: Option<RawWhenOpen>,
     /// How long a task waits for it at most. Default: `24h`.
     pub park_max: Option<Spanned<DurationText>>,
-    /// The time between two groups of the return after it closed; each group is twice as large as the one before. Default: `1s`.
-    pub return_step: Option<Spanned<DurationText>>,
 }
 
 /// `failure_rate = { … }`

@@ -103,9 +103,13 @@ fn check_sqlite_version(version: &str) -> Result<(), Fault> {
 
 /// The schema version found. Refuses a newer one, and files that are not ours.
 async fn check_schema(conn: &mut SqliteConnection) -> Result<i64, Fault> {
-    let found: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *conn).await?;
-    let application: i64 = sqlx::query_scalar("PRAGMA application_id").fetch_one(&mut *conn).await?;
-    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(&mut *conn).await?;
+    // In one statement, which sees one state of the file: between two, another process may have made the schema.
+    let (found, application, tables): (i64, i64, i64) = sqlx::query_as(
+        "SELECT (SELECT user_version FROM pragma_user_version), (SELECT application_id FROM pragma_application_id), \
+         (SELECT count(*) FROM sqlite_schema)",
+    )
+    .fetch_one(&mut *conn)
+    .await?;
     if application != APPLICATION_ID && (tables > 0 || found > 0) {
         return Err(Fault::Unusable("it is a database of another program".into()));
     }

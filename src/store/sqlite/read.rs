@@ -53,6 +53,9 @@ pub(super) mod sql {
          AND queue = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?"
     );
     pub(in super::super) const UNROUTED: &str = "SELECT seq, id, type FROM tasks INDEXED BY tasks_unrouted WHERE status = 'pending' AND queue IS NULL ORDER BY seq LIMIT ?";
+    /// Reads every waiting row; asked once in a while.
+    pub(in super::super) const WAITING_QUEUES: &str = "SELECT queue, count(*) FROM tasks INDEXED BY tasks_status \
+         WHERE (status = 'pending' OR status = 'retry_waiting') AND queue IS NOT NULL GROUP BY queue";
     pub(in super::super) const OUTSTANDING: &str = "SELECT count(*) FROM (SELECT 1 FROM tasks \
          INDEXED BY tasks_outstanding WHERE sent_lane = 'tasks' AND coalesce(queue, 'default') = ? LIMIT ?)";
     /// The gates that hold something, by hopping from one to the next in the index: one step per gate, not per row. (A comparison
@@ -207,6 +210,11 @@ impl Store for SqliteStore {
         }
         self.report_unreadable(unreadable);
         Ok(unrouted)
+    }
+
+    async fn waiting_queues(&self) -> Result<BTreeMap<String, i64>, StoreError> {
+        let rows = self.rows(sql::WAITING_QUEUES, Binds::default()).await?;
+        rows.iter().map(|row| self.read(row, |columns| Ok((columns.next()?, columns.next()?)))).collect()
     }
 
     async fn outstanding(&self, queue: &str, most: usize) -> Result<usize, StoreError> {
