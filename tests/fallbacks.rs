@@ -253,6 +253,8 @@ async fn an_open_breaker_that_falls_back_ends_due_tasks_without_an_attempt() {
             (degraded(&unknown), result["answer"].as_str()),
             ((Status::Succeeded, Some("default")), Some("instead"))
         );
+        let why = unknown.state.failure.expect("what it would have died of");
+        assert_eq!((why.class.as_str(), why.message.as_str()), ("circuit_open", "breaker/all is open"));
         assert_eq!(stage.echo.calls.load(Ordering::SeqCst), 1, "only the good one ran");
         assert_eq!(stage.store.attempts("unknown").await.expect("attempts").len(), 0);
         assert_eq!(stage.told(), [("cached".into(), "cache".into()), ("unknown".into(), "default".into())]);
@@ -268,6 +270,38 @@ async fn a_permanent_failure_never_falls_back() {
         stage.echo.permanently.store(true, Ordering::SeqCst);
         let (dead, result) = stage.end_of(task("bad", &json!(1))).await;
         assert_eq!((dead.state.dead_reason, result), (Some(DeadReason::PermanentError), Value::Null));
+        worker.stop(PATIENCE).await;
+    }
+}
+
+#[tokio::test]
+async fn a_waiting_retry_that_new_rules_give_up_falls_back_without_another_call() {
+    let patient = Policy { max_retries: 3, backoff: Backoff::Fixed(HOUR), ..falling_back(vec![Fallback::Default]) };
+    for mut stage in stages(patient).await {
+        stage.echo.failing.store(true, Ordering::SeqCst);
+        let worker = stage.worker().await;
+        stage.publish(task("waits", &json!(1))).await;
+        let waiting = async {
+            loop {
+                let task = stage.store.get(&["waits".to_owned()]).await.expect("rows").remove(0);
+                if task.is_some_and(|task| task.state.status == Status::RetryWaiting) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("it fails once");
+        worker.stop(PATIENCE).await;
+
+        stage.config.policies = Policies::new(vec![falling_back(vec![Fallback::Default])]);
+        stage.clock.advance(HOUR);
+        let worker = stage.worker().await;
+        let (given_up, result) = stage.ended("waits").await;
+        assert_eq!(degraded(&given_up), (Status::Succeeded, Some("default")));
+        assert_eq!(result["answer"], "instead");
+        assert_eq!(stage.echo.calls.load(Ordering::SeqCst), 1);
+        let why = given_up.state.failure.expect("what it would have died of");
+        assert!(why.message.contains("not called again"), "{why:?}");
         worker.stop(PATIENCE).await;
     }
 }

@@ -50,8 +50,7 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         context.printer.list(&listing)?;
         return Ok(Exit::Done);
     }
-    let verdicts: Vec<Verdict> =
-        tallies.chunk_by(|a, b| a.group == b.group).map(Verdict::of).collect();
+    let verdicts: Vec<Verdict> = tallies.chunk_by(|a, b| a.group == b.group).map(Verdict::of).collect();
     let json = json!({
         "since": time_or_null(filter.since),
         "until": time_or_null(filter.until),

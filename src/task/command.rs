@@ -169,7 +169,12 @@ pub enum Ending {
         failure: Failure,
     },
     /// By something that is not the real thing.
-    Degraded(Degraded),
+    Degraded {
+        /// By what.
+        degraded: Degraded,
+        /// What it would have died of, for people.
+        failure: Failure,
+    },
 }
 
 /// An end by something that is not the real thing (F1).

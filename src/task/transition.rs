@@ -70,7 +70,7 @@ impl Rows {
             Command::Intercept { id, stamp, ending } => match self.waiting(&id, stamp) {
                 Ok(task) => match ending {
                     Ending::Dead { reason, failure } => self.bury(task, reason, Some(failure), now, settings),
-                    Ending::Degraded(degraded) => self.degrade(task, degraded, now),
+                    Ending::Degraded { degraded, failure } => self.degrade(task, degraded, failure, now),
                 },
                 Err(answer) => answer,
             },
@@ -299,8 +299,9 @@ impl Rows {
     }
 
     /// Ends a waiting task by something that is not the real thing.
-    fn degrade(&mut self, mut task: Task, degraded: Degraded, now: Millis) -> Answer {
+    fn degrade(&mut self, mut task: Task, degraded: Degraded, failure: Failure, now: Millis) -> Answer {
         task.state.end(Status::Succeeded, now);
+        task.state.failure = Some(failure);
         task.state.degraded = Some(degraded.by);
         self.set_result(&task.spec.id, degraded.result);
         self.put(task.clone());

@@ -85,7 +85,7 @@ pub(super) async fn tripped(shared: &Shared, task: &Task, by: &str) {
 pub(super) async fn end(shared: &Shared, task: &Task, reason: DeadReason, failure: Failure) {
     let policy = shared.rules().policy_of(&task.spec, shared.store.now());
     let ending = match find(shared, &task.spec, &policy).await {
-        Ok(Some(degraded)) => Ending::Degraded(degraded),
+        Ok(Some(degraded)) => Ending::Degraded { degraded, failure },
         Ok(None) => Ending::Dead { reason, failure },
         // The row's alarm brings it back here, as below.
         Err(error) => return shared.store_is_down(&error),

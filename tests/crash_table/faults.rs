@@ -202,6 +202,18 @@ impl Store for WatchedStore {
         self.inner.count(filter).await
     }
 
+    async fn tallies(&self, by: &GroupBy, filter: &Filter) -> Result<Vec<Tally>, StoreError> {
+        self.inner.tallies(by, filter).await
+    }
+
+    async fn attempt_tallies(&self, filter: &Filter) -> Result<Vec<AttemptTally>, StoreError> {
+        self.inner.attempt_tallies(filter).await
+    }
+
+    async fn failure_tallies(&self, filter: &Filter, limit: usize) -> Result<Vec<FailureTally>, StoreError> {
+        self.inner.failure_tallies(filter, limit).await
+    }
+
     async fn dead_rows(&self, queue: &str, after: &str, limit: usize) -> Result<Vec<DeadRow>, StoreError> {
         self.inner.dead_rows(queue, after, limit).await
     }

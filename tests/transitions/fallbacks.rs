@@ -109,7 +109,7 @@ fn a_retry_that_the_policies_in_force_no_longer_allow_is_left_to_their_fallbacks
     let Answer::Spent { task, failure } = answer else { panic!("{answer:?}") };
     assert_eq!((task.state.status, failure.class.as_str()), (Status::RetryWaiting, "timeout"));
     assert!(desk.row().wake_at.is_some_and(|at| at > desk.now), "an alarm, should the worker die now");
-    let ending = Ending::Degraded(by_cache());
+    let ending = Ending::Degraded { degraded: by_cache(), failure: *failure };
     let answer = desk.apply(Command::Intercept { id: ID.into(), stamp: stamp(0, 1), ending });
     assert!(matches!(answer, Answer::Degraded(_)), "{answer:?}");
     check_row(desk.row()).expect("a whole row");

@@ -368,7 +368,8 @@ fn an_open_breaker_sends_to_the_people_or_to_a_fallback_where_it_is_told_to() {
     assert_eq!((by.as_str(), task.state.status), ("breaker/b/label.shop=a", Status::RetryWaiting));
     assert!(task.state.wake_at.is_some_and(|at| at > yard.desk.now), "an alarm, should the worker die now");
     let result = TaskResult { media_type: "application/json".into(), body: b"1".to_vec(), truncated: false };
-    let ending = Ending::Degraded(Degraded { by: "default".into(), result });
+    let degraded = Degraded { by: "default".into(), result };
+    let ending = Ending::Degraded { degraded, failure: Failure::new("circuit_open", "b is open") };
     let answer = yard.desk.apply(Command::Intercept { id: "a-4".into(), stamp: RETRY, ending });
     assert!(matches!(answer, Answer::Degraded(_)));
     let row = yard.desk.row_of("a-4");
