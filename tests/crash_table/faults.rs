@@ -162,18 +162,6 @@ impl Store for WatchedStore {
         self.inner.cached(task_type, cache_key).await
     }
 
-    async fn tallies(&self, by: &GroupBy, filter: &Filter) -> Result<Vec<Tally>, StoreError> {
-        self.inner.tallies(by, filter).await
-    }
-
-    async fn attempt_tallies(&self, filter: &Filter) -> Result<Vec<AttemptTally>, StoreError> {
-        self.inner.attempt_tallies(filter).await
-    }
-
-    async fn failure_tallies(&self, filter: &Filter, limit: usize) -> Result<Vec<FailureTally>, StoreError> {
-        self.inner.failure_tallies(filter, limit).await
-    }
-
     async fn gates(&self) -> Result<Vec<(String, GateState)>, StoreError> {
         self.inner.gates().await
     }
