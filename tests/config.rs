@@ -247,6 +247,13 @@ fn bad_overrides_variants_and_fallbacks_are_refused_all_at_once() {
 fn bad_limits_breakers_and_caps_are_refused_all_at_once() {
     refused(&[
         (
+            "[[limit]]\nname = 'a'\nper = []\nmax_ratio = { ratio = 0.2, floor = '5/h' }\n",
+            &[
+                "redeliver.toml:4: limit \"a\": max_ratio.floor: is less than one retry in the window, and without first attempts none would \
+               ever start; make the window longer or the floor higher",
+            ],
+        ),
+        (
             "[[limit]]\nname = 'a'\nper = ['shop', 'label',\n'labels.shop', 'type', 'type']\nrate = '0/min'\n[[limit]]\nname = 'a'\nrate = \
              '5/fortnight'\nburst = 0\n[[limit]]\nper = []\n[[limit]]\nname = 'r'\nrate = 5\ncalls = true\nburst = 2\n[[limit]]\nname = \
              'q'\nmax_ratio = { ratio = 0, window = '0s', floor = '0/min' }\ncalls = true\nburst = 2\n[[limit]]\nname = 'z'\nrate = \

@@ -104,6 +104,8 @@ impl<'c> Reloads<'c> {
                 _ = looks.tick() => false,
                 _ = self.hangup.recv() => true,
             };
+            // What cannot be put in force must not stay: the next change would be built on it.
+            let before = (self.own.clone(), self.stored.rules.clone());
             let mut changed = self.look_at_file(asked, observers);
             let first_text = changed && std::mem::take(&mut quietly);
             if count % STORE_LOOKS == 0 {
@@ -114,8 +116,8 @@ impl<'c> Reloads<'c> {
                     Err(error) => tracing::debug!(%error, "cannot ask for newer policies"),
                 }
             }
-            if changed {
-                self.put_in_force(worker, observers, first_text);
+            if changed && !self.put_in_force(worker, observers, first_text) {
+                (self.own, self.stored.rules) = before;
             }
             if changed || count % REPORT_LOOKS == 0 {
                 let version = self.stored.rules.as_ref().map(|(version, _)| *version);
@@ -127,7 +129,8 @@ impl<'c> Reloads<'c> {
         unreachable!("the count goes round for ever")
     }
 
-    fn put_in_force(&self, worker: &Worker, observers: &Observers, first_text: bool) {
+    /// `false`: routes that cannot be made; what was in force before still is.
+    fn put_in_force(&self, worker: &Worker, observers: &Observers, first_text: bool) -> bool {
         // Handlers are bounded by the sections that hold, not by those of the next start.
         let mut config = self.stored.on_top_of(&self.own);
         config.worker = self.context.config().worker.clone();
@@ -140,8 +143,12 @@ impl<'c> Reloads<'c> {
                     let source = self.stored.rules.as_ref().map_or_else(of_file, |(version, _)| source_of(*version));
                     observers.emit(&Event::RulesChanged { digest: &digest, source: &source });
                 }
+                true
             }
-            Err(error) => observers.emit(&Event::ConfigRefused { problems: &error.to_string() }),
+            Err(error) => {
+                observers.emit(&Event::ConfigRefused { problems: &error.to_string() });
+                false
+            }
         }
     }
 

@@ -128,6 +128,11 @@ impl Reader<'_, '_, '_, '_, '_> {
         let permille = self.number("max_ratio.ratio", raw.ratio.as_ref(), 0.001, 10.0).map(permille);
         let window_ms = self.length("max_ratio.window", raw.window.as_ref(), LONGEST, MINUTE_MS);
         let floor = self.rate("max_ratio.floor", raw.floor.as_ref(), Rate { count: 10, per_ms: MINUTE_MS });
+        if floor.count.saturating_mul(window_ms) < floor.per_ms {
+            let text = "max_ratio.floor: is less than one retry in the window, and without first attempts none would ever start; make the \
+                        window longer or the floor higher";
+            self.refuse(&span, text.into());
+        }
         Some(LimitKind::Ratio { permille: permille?, window_ms, floor })
     }
 

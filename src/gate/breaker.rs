@@ -64,6 +64,8 @@ pub struct Return {
     running: BTreeSet<(String, i64, i64)>,
 }
 
+/// So many times the failures that open a breaker otherwise open it while work returns, at most.
+const MOST_ROUNDS: i64 = 4;
 /// A window as large as this bounds nothing.
 const WIDE: i64 = 1_024;
 
@@ -249,7 +251,10 @@ impl Breaker {
                 }
                 let because = self.count_failure(rule, fingerprint, now)?;
                 // While work returns, some failures only tell that too much ran at once; a whole window of them tells more.
-                if self.back.as_ref().is_some_and(|back| self.in_a_row < back.round) {
+                // But not more than some times what would open it otherwise: the window may have grown far beyond what runs.
+                let usual = [rule.consecutive_same, rule.consecutive, rule.failure_rate.map(|rate| rate.min)];
+                let most = usual.into_iter().flatten().min().unwrap_or(1).saturating_mul(MOST_ROUNDS);
+                if self.back.as_ref().is_some_and(|back| self.in_a_row < back.round.min(most)) {
                     return None;
                 }
                 self.because = Some(because);

@@ -74,19 +74,16 @@ impl Gates {
             consider(&rule.per, &values);
             way.gates.push(GateOf { key: key("breaker", &rule.name, &values), rule: RuleOf::Breaker(rule) });
         }
-        let narrow = narrowest.filter(|((words, _), _)| *words > 0).map(|(_, values)| values);
         if !self.caps.is_empty()
             && let Some(route) = self.routes.iter().find(|route| route.matches(subject.task_type))
         {
             for rule in self.caps.iter().filter(|rule| rule.route == *route) {
                 let Some(values) = self.values(&rule.per, subject) else { continue };
+                consider(&rule.per, &values);
                 way.gates.push(GateOf { key: key("cap", route.as_str(), &values), rule: RuleOf::Cap(rule) });
-                if narrow.is_none() {
-                    way.turn.clone_from(&values);
-                }
             }
         }
-        if let Some(values) = narrow {
+        if let Some(values) = narrowest.filter(|((words, _), _)| *words > 0).map(|(_, values)| values) {
             let hold = key("hold", "retry-after", &values);
             way.gates.push(GateOf { key: hold.clone(), rule: RuleOf::Hold });
             way.hold = Some(hold);
@@ -97,25 +94,30 @@ impl Gates {
 
     /// Whether a `held_by` names a gate of this configuration. One that does not is open.
     pub fn knows(&self, held_by: &str) -> bool {
-        let mut parts = held_by.splitn(3, '/');
-        let (kind, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        match kind {
-            "limit" => self.limits.iter().any(|rule| encode(&rule.name) == name),
-            "breaker" => self.breakers.iter().any(|rule| encode(&rule.name) == name),
-            "cap" => self.caps.iter().any(|rule| encode(rule.route.as_str()) == name),
-            "hold" => !self.is_empty(),
-            _ => false,
-        }
+        self.rule(held_by).is_some()
     }
 
     /// The rule of a key, if this configuration has it.
     pub fn rule(&self, key: &str) -> Option<RuleOf<'_>> {
         let mut parts = key.splitn(3, '/');
-        let (kind, name) = (parts.next()?, parts.next()?);
+        let (kind, name, values) = (parts.next()?, parts.next()?, parts.next().unwrap_or_default());
+        // A rule whose dimensions have changed is another gate than the one that a key of before names.
+        let fits = |per: &Per| {
+            let words = values
+                .split(',')
+                .filter(|part| !part.is_empty())
+                .map(|part| part.split('=').next().unwrap_or_default());
+            words.eq(per.0.iter().map(|word| encode(&word.to_string())))
+        };
         match kind {
-            "limit" => self.limits.iter().find(|rule| encode(&rule.name) == name).map(RuleOf::Limit),
-            "breaker" => self.breakers.iter().find(|rule| encode(&rule.name) == name).map(RuleOf::Breaker),
-            "cap" => self.caps.iter().find(|rule| encode(rule.route.as_str()) == name).map(RuleOf::Cap),
+            "limit" => self.limits.iter().find(|rule| encode(&rule.name) == name && fits(&rule.per)).map(RuleOf::Limit),
+            "breaker" => {
+                self.breakers.iter().find(|rule| encode(&rule.name) == name && fits(&rule.per)).map(RuleOf::Breaker)
+            }
+            "cap" => {
+                let of_route = |rule: &&CapRule| encode(rule.route.as_str()) == name && fits(&rule.per);
+                self.caps.iter().find(of_route).map(RuleOf::Cap)
+            }
             "hold" => (!self.is_empty()).then_some(RuleOf::Hold),
             _ => None,
         }

@@ -21,7 +21,7 @@ pub use admission::{Chance, HeldGate, chances, in_turns};
 pub use breaker::{Breaker, Evidence, PersonsWord, Phase, Return, Turn};
 pub use key::{BreakerKeyError, GateOf, RuleOf, Way};
 pub use limit::{Cell, Window};
-pub use pause::{pause_stops, queue_pause, type_pause};
+pub use pause::{is_pause, pause_stops, queue_pause, type_pause};
 pub use ramp::Ramp;
 pub use rules::{BreakerRule, CapRule, FailureRate, Gates, LimitKind, LimitRule, Per, Rate, Subject, WhenOpen, Word};
 pub use share::{LaneTurn, Line, Share};

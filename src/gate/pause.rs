@@ -12,6 +12,11 @@ pub fn type_pause(pattern: &TopicPattern) -> String {
     format!("pause type {pattern}")
 }
 
+/// Whether a `held_by` names a pause.
+pub fn is_pause(key: &str) -> bool {
+    key.starts_with("pause ")
+}
+
 /// Whether the pause with this key stops a task of that queue and type. A key of another form stops nothing.
 pub fn pause_stops(key: &str, queue: &str, task_type: &str) -> bool {
     match key.strip_prefix("pause ").and_then(|rest| rest.split_once(' ')) {

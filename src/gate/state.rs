@@ -16,6 +16,8 @@ pub type Place = (String, i64);
 
 /// How fast a key comes back after a Retry-After has ended.
 const HOLD_STEP_MS: Millis = 1_000;
+/// The longest that a Retry-After holds others than the task that got it.
+const LONGEST_HOLD_MS: Millis = 24 * 3_600_000;
 
 /// The state of one gate; a gate that was never used has none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -35,6 +37,8 @@ pub enum GateState {
     Breaker(Breaker),
     /// A Retry-After.
     Hold {
+        /// When it was asked for.
+        since: Millis,
         /// Until when nothing starts.
         until: Millis,
         /// The return after it.
@@ -103,7 +107,10 @@ pub fn look(rule: RuleOf<'_>, key: &str, state: Option<&GateState>, retry: bool,
         }
         (RuleOf::Cap(rule), _) => Look::Open { room: Some(rule.max) },
         (RuleOf::Breaker(rule), Some(GateState::Breaker(breaker))) => breaker.look(rule, now),
-        (RuleOf::Hold, Some(GateState::Hold { until, .. })) if now < *until => Look::Shut { opens_at: Some(*until) },
+        // One from the future was written before the clock was set back.
+        (RuleOf::Hold, Some(GateState::Hold { since, until, .. })) if *since <= now && now < *until => {
+            Look::Shut { opens_at: Some(*until) }
+        }
         (RuleOf::Hold, Some(GateState::Hold { ramp: Some(ramp), .. })) => match ramp.room(HOLD_STEP_MS, seed(key), now)
         {
             None => free,
@@ -154,11 +161,11 @@ pub fn take(
             (changed.then_some(GateState::Breaker(breaker)), if probe || epoch > 0 { pass(epoch) } else { None })
         }
         RuleOf::Hold => match state {
-            Some(GateState::Hold { until, ramp: Some(ramp) }) => {
+            Some(GateState::Hold { since, until, ramp: Some(ramp) }) => {
                 let mut ramp = *ramp;
                 ramp.started += 1;
                 let ramp = ramp.room(HOLD_STEP_MS, seed(key), now).is_some().then_some(ramp);
-                (Some(GateState::Hold { until: *until, ramp }), None)
+                (Some(GateState::Hold { since: *since, until: *until, ramp }), None)
             }
             _ => (None, None),
         },
@@ -209,9 +216,13 @@ pub fn leave(state: Option<&GateState>, place: &Place) -> Option<GateState> {
     }
 }
 
-/// The other side asked to be left alone until then. The longest such wish counts.
-pub fn hold(state: Option<&GateState>, until: Millis) -> GateState {
-    let known = if let Some(GateState::Hold { until, .. }) = state { *until } else { until };
-    let until = known.max(until);
-    GateState::Hold { until, ramp: Some(Ramp::new(until)) }
+/// The other side asked at `now` to be left alone until then. The longest such wish counts, for at most a day: one answer must not
+/// silence everybody of its key for longer than people look away.
+pub fn hold(state: Option<&GateState>, until: Millis, now: Millis) -> GateState {
+    let known = match state {
+        Some(GateState::Hold { since, until, .. }) if *since <= now => *until,
+        _ => until,
+    };
+    let until = known.max(until).min(now.saturating_add(LONGEST_HOLD_MS));
+    GateState::Hold { since: now, until, ramp: Some(Ramp::new(until)) }
 }

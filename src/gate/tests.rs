@@ -164,7 +164,7 @@ proptest! {
         for fence in 0..probes {
             open.probes.insert(("a/b".into(), fence));
         }
-        for state in [GateState::Limit(cell), GateState::Breaker(open), hold(None, MORNING)] {
+        for state in [GateState::Limit(cell), GateState::Breaker(open), hold(None, MORNING + 5, MORNING)] {
             let text = serde_json::to_string(&state).unwrap();
             prop_assert_eq!(serde_json::from_str::<GateState>(&text).unwrap(), state, "{}", text);
         }

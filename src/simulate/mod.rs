@@ -14,7 +14,7 @@ mod service;
 mod svg;
 
 pub use chart::{Paint, chart};
-pub use record::{LimitSeen, Run, VariantSeen, arithmetic_minimum};
+pub use record::{LimitSeen, Run, VariantSeen};
 pub use scenario::{
     Arrivals, BUILT_IN, BuiltIn, Contender, Hiccups, LabelValues, Phase, RateLimit, Scenario, Stretch, ThirdParty,
     Trouble, class_of,

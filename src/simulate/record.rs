@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::config::show_rate;
 use crate::gate::{LimitKind, LimitRule, RuleOf, Subject};
-use crate::policy::{Arm, Policies, sentence};
+use crate::policy::{Arm, Policies, least_attempts, sentence};
 use crate::task::{AttemptOutcome, Change, DEFAULT_QUEUE, DeadReason, Millis, Status, Task};
 
 use super::scenario::{Contender, Scenario};
@@ -31,7 +31,7 @@ pub struct Run {
     pub attempts: u64,
     /// Calls for one task.
     pub attempts_per_task: f64,
-    /// The fewest calls for one task that any schedule needs; see [`arithmetic_minimum`].
+    /// The fewest calls for one task that any schedule needs; see [`least_attempts`].
     pub minimum_per_task: f64,
     /// The share of tasks whose first call succeeded.
     pub first_try_success: f64,
@@ -250,7 +250,7 @@ impl<'s> Record<'s> {
             unfinished,
             attempts,
             attempts_per_task: share(attempts, self.tasks),
-            minimum_per_task: tried * arithmetic_minimum(first_try_success, permanent, retries),
+            minimum_per_task: tried * least_attempts(first_try_success, permanent, retries),
             first_try_success,
             final_success: share(self.succeeded, self.tasks),
             peak_per_s: by_second.iter().copied().max().unwrap_or(0),
@@ -295,24 +295,6 @@ fn most_in_a_window(times: &[Millis], window_ms: Millis) -> usize {
     most
 }
 
-/// The fewest calls for one task when failures know nothing of each other: the share `permanent` of tasks that no retry mends needs one
-/// each; of the others the share f = 1 − `first_try` / (1 − `permanent`) is unfinished after each call, so that with n retries they need
-/// 1 + f + f² + … + fⁿ. A schedule that calls into an outage needs more.
-pub fn arithmetic_minimum(first_try: f64, permanent: f64, retries: i64) -> f64 {
-    let mendable = 1.0 - permanent;
-    if mendable <= 0.0 {
-        return 1.0;
-    }
-    let failing = (1.0 - first_try / mendable).clamp(0.0, 1.0);
-    let mut left = 1.0;
-    let mut calls = 0.0;
-    for _ in 0..=retries.clamp(0, 1000) {
-        calls += left;
-        left *= failing;
-    }
-    permanent + mendable * calls
-}
-
 fn most_retries(policies: &Policies) -> i64 {
     let of_rule = policies.reachable().iter().flat_map(|rule| {
         let variants = rule.variants.iter().map(|variant| variant.max_retries);
@@ -330,17 +312,6 @@ fn share(part: u64, of: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_arithmetic_minimum_is_the_sum_of_what_is_still_unfinished() {
-        let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
-        near(arithmetic_minimum(1.0, 0.0, 3), 1.0);
-        near(arithmetic_minimum(0.5, 0.0, 2), 1.75);
-        near(arithmetic_minimum(0.0, 0.0, 3), 4.0);
-        // One in ten cannot be mended: nine tenths fail by half.
-        near(arithmetic_minimum(0.45, 0.1, 1), 0.1 + 0.9 * 1.5);
-        near(arithmetic_minimum(0.0, 1.0, 3), 1.0);
-    }
 
     #[test]
     fn a_window_is_half_open() {

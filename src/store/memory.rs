@@ -10,8 +10,8 @@ use async_trait::async_trait;
 
 use super::tally::{self, Ended};
 use super::{
-    Alarm, AttemptTally, Clock, Comparison, DeadRow, FailureTally, Filter, GroupBy, NODE_FORGOTTEN_MS, NewPolicies,
-    Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Tally, Urgency, bad_cursor,
+    Alarm, AttemptTally, Clock, Comparison, DeadRow, FailureTally, Filter, GroupBy, HELD_GATES_PAGE, NODE_FORGOTTEN_MS,
+    NewPolicies, Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Tally, Urgency, bad_cursor,
 };
 use crate::gate::{Chance, GateState, HeldGate, in_turns};
 use crate::task::{
@@ -242,7 +242,7 @@ impl Store for MemoryStore {
         Ok(self.inner().rows.tasks().filter(on_lane).take(limit).count())
     }
 
-    async fn held_gates(&self, queues: &[String]) -> Result<Vec<HeldGate>, StoreError> {
+    async fn held_gates(&self, queues: &[String], from: &str) -> Result<Vec<HeldGate>, StoreError> {
         let inner = self.inner();
         let mut gates = BTreeSet::new();
         for task in inner.rows.tasks() {
@@ -255,7 +255,8 @@ impl Store for MemoryStore {
             let state = inner.rows.gates.get(&gate).cloned();
             HeldGate { gate, queue, state }
         };
-        Ok(gates.into_iter().map(with_state).collect())
+        let page = gates.into_iter().filter(|(gate, _)| gate.as_str() >= from).take(HELD_GATES_PAGE);
+        Ok(page.map(with_state).collect())
     }
 
     async fn held_heads(&self, chance: &Chance, after: &str) -> Result<Vec<Task>, StoreError> {

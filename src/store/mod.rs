@@ -54,6 +54,9 @@ pub enum StoreError {
     },
 }
 
+/// How many holding gates one question answers at most.
+pub const HELD_GATES_PAGE: usize = 2_000;
+
 /// Who goes first when several callers wait for the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
@@ -209,8 +212,8 @@ pub trait Store: Send + Sync + 'static {
     /// How many wake-ups of the queue's tasks lane are outstanding, counted up to `limit`.
     async fn outstanding(&self, queue: &str, limit: usize) -> Result<usize, StoreError>;
 
-    /// The gates that hold rows of `queues`, without pauses in force; at most some thousands of them.
-    async fn held_gates(&self, queues: &[String]) -> Result<Vec<HeldGate>, StoreError>;
+    /// The gates that hold rows of `queues`, without pauses in force, by key from `from` on; at most [`HELD_GATES_PAGE`] of them.
+    async fn held_gates(&self, queues: &[String], from: &str) -> Result<Vec<HeldGate>, StoreError>;
 
     /// Rows that a gate holds, up to `most` in any order: the oldest of each turn, for as many turns as there is room for, those after
     /// the turn `after` first; more of each while there are fewer turns.

@@ -68,7 +68,8 @@ impl Claimant {
         Some((reason, failure, falls_back))
     }
 
-    pub(super) fn can_run(&self, task_type: &str) -> bool {
+    /// Whether it can run tasks of this type.
+    pub fn can_run(&self, task_type: &str) -> bool {
         self.serves.as_ref().is_none_or(|types| types.iter().any(|pattern| pattern.matches(task_type)))
     }
 }

@@ -79,28 +79,30 @@ impl Rows {
         let way = way(gates, task);
         let retry = is_retry(task.stamp());
         // The one whose next chance is latest holds; nobody knows when an event comes, so that is later than any time.
-        let mut shut: Option<(Option<Millis>, &str, Option<Millis>)> = None;
+        let mut shut: Option<(Option<Millis>, &str)> = None;
+        // Waiting ends at `park_max` for whoever waits for a breaker, whichever of its gates holds it.
+        let mut park: Option<Millis> = None;
         for gate in &way.gates {
-            let (seen, park_max) = match gate::look(gate.rule, &gate.key, self.gates.get(&gate.key), retry, now) {
+            let seen = match gate::look(gate.rule, &gate.key, self.gates.get(&gate.key), retry, now) {
                 Look::Open { room: None } => continue,
                 Look::Open { .. } if admitted || !self.is_crowded(&gate.key) => continue,
                 // It has room, and others wait for it: they are first.
-                Look::Open { .. } => (Some(now), None),
-                Look::Shut { opens_at } => (opens_at, None),
-                Look::Tripped { when_open: WhenOpen::Park, opens_at } => {
-                    let RuleOf::Breaker(rule) = gate.rule else { continue };
-                    (opens_at, Some(now.saturating_add(rule.park_max_ms)))
-                }
+                Look::Open { .. } => Some(now),
+                Look::Shut { opens_at } | Look::Tripped { when_open: WhenOpen::Park, opens_at } => opens_at,
                 Look::Tripped { when_open, .. } => return Gated::Tripped { by: gate.key.clone(), when_open },
             };
+            if let RuleOf::Breaker(rule) = gate.rule {
+                let end = now.saturating_add(rule.park_max_ms);
+                park = Some(park.map_or(end, |known| known.min(end)));
+            }
             let later = |known: &Option<Millis>| seen.unwrap_or(Millis::MAX) > known.unwrap_or(Millis::MAX);
-            if shut.as_ref().is_none_or(|(known, _, _)| later(known)) {
-                shut = Some((seen, &gate.key, park_max));
+            if shut.as_ref().is_none_or(|(known, _)| later(known)) {
+                shut = Some((seen, &gate.key));
             }
         }
-        if let Some((_, key, park_max)) = shut {
-            // Waiting for breakers counts from the first one.
-            let park_until = park_max.map(|end| task.state.park_until.map_or(end, |known| known.min(end)));
+        if let Some((_, key)) = shut {
+            // It counts from the first breaker that it met.
+            let park_until = park.map(|end| task.state.park_until.map_or(end, |known| known.min(end)));
             return Gated::Held { by: key.to_owned(), turn: way.turn, park_until };
         }
         let place = (task.spec.id.clone(), task.state.fence + 1);
@@ -150,7 +152,7 @@ impl Rows {
                 turns.extend(turn.map(|turn| (gate.key.clone(), turn)));
             }
             if let (Some(length), Some(key)) = (settlement.hold_ms, &way.hold) {
-                let state = gate::hold(self.gates.get(key), now.saturating_add(length));
+                let state = gate::hold(self.gates.get(key), now.saturating_add(length), now);
                 self.set_gate(key, state);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::gate::{Breaker, GateState, WhenOpen};
+use crate::gate::{Breaker, GateState, WhenOpen, is_pause};
 
 use super::gates::{Gated, outcome_of};
 use super::{
@@ -227,6 +227,8 @@ impl Rows {
         }
         task.state.outstanding = None;
         if task.state.due_at > now {
+            // Whatever held it: its alarm brings it back, and its gates are asked then.
+            task.state.release_hold();
             task.state.wake_at = Some(task.state.due_at);
             self.put(task);
             return Early;
@@ -235,6 +237,10 @@ impl Rows {
             return self.hold(task, pause, String::new(), None, now);
         }
         let Some(claimant) = claimant.filter(|claimant| claimant.can_run(&task.spec.task_type)) else {
+            // It was runnable when a gate held it, so somebody else can run it. (A pause holds whatever comes.)
+            if let Some(by) = task.state.held_by.as_ref().filter(|by| admitted && !is_pause(by)) {
+                return Held { by: by.clone() };
+            }
             task.state.release_hold();
             task.state.wake_at = Some(now.saturating_add(settings.patience_ms));
             self.put(task.clone());
@@ -261,6 +267,13 @@ impl Rows {
             }
         }
         let state = &mut task.state;
+        if let Some(gate) = &state.held_by {
+            let held = format!("held by {gate} until {} ms after due", now - state.due_at);
+            state.delay_reason = Some(match state.delay_reason.take() {
+                Some(reason) => format!("{reason}; {held}"),
+                None => held,
+            });
+        }
         state.status = Status::Running;
         state.release_hold();
         state.wakes = 0;

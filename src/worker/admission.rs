@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::gate::{HeldGate, chances, in_turns};
-use crate::store::StoreError;
-use crate::task::Millis;
+use crate::gate::{HeldGate, chances, in_turns, is_pause};
+use crate::store::{HELD_GATES_PAGE, StoreError};
+use crate::task::{Millis, Task};
 
 use super::Shared;
 use super::lanes::Lanes;
@@ -27,7 +27,8 @@ const MOST: usize = 128;
 /// Runs until no attempt may start any more.
 pub(super) async fn run(shared: Arc<Shared>) {
     let served = shared.lanes.keys().cloned().collect();
-    let mut admission = Admission { shared, served, cursors: BTreeMap::new() };
+    let mut admission =
+        Admission { shared, served, cursors: BTreeMap::new(), asked: BTreeMap::new(), page: String::new() };
     loop {
         let pause = match admission.look().await {
             Ok(Seen { held: false, .. }) => IDLE_PAUSE,
@@ -67,12 +68,20 @@ struct Admission {
     served: Vec<String>,
     /// Whose turn was offered last, by queue.
     cursors: BTreeMap<String, String>,
+    /// The gate that was asked last, by queue: with more open gates than places they take turns too.
+    asked: BTreeMap<String, String>,
+    /// Where the next page of holding gates begins.
+    page: String,
 }
 
 impl Admission {
     async fn look(&mut self) -> Result<Seen, StoreError> {
-        let held = self.shared.store.held_gates(&self.served).await?;
-        let mut seen = Seen { held: !held.is_empty(), next: None };
+        let held = self.shared.store.held_gates(&self.served, &self.page).await?;
+        let mut seen = Seen { held: !held.is_empty() || !self.page.is_empty(), next: None };
+        self.page = match held.last() {
+            Some(last) if held.len() >= HELD_GATES_PAGE => last.gate.clone(),
+            _ => String::new(),
+        };
         let mut by_queue: BTreeMap<String, Vec<HeldGate>> = BTreeMap::new();
         for gate in held {
             by_queue.entry(gate.queue.clone()).or_default().push(gate);
@@ -90,11 +99,24 @@ impl Admission {
         let Some(lanes) = shared.lanes.get(&queue) else { return Ok(None) };
         let cursor = self.cursors.get(&queue).cloned().unwrap_or_default();
         let most = Lanes::most_offers(shared.free_places(&queue)).min(MOST);
-        let (open, next) = chances(held, &shared.rules().claimant.gates, most, shared.store.now());
+        let rules = shared.rules();
+        let (mut open, next) = chances(held, &rules.claimant.gates, most, shared.store.now());
+        // Rows are read whole, so not many more than may start; each gate is asked for its part.
+        let part = (2 * most / open.len().max(1)).max(1);
+        let first = open.partition_point(|chance| Some(&chance.gate) <= self.asked.get(&queue));
+        open.rotate_left(first);
         let mut rows = Vec::new();
-        for chance in &open {
-            rows.extend(shared.store.held_heads(chance, &cursor).await?);
+        for mut chance in open {
+            chance.most = chance.most.min(part);
+            rows.extend(shared.store.held_heads(&chance, &cursor).await?);
+            let enough = rows.len() >= 2 * most;
+            self.asked.insert(queue.clone(), chance.gate);
+            if enough {
+                break;
+            }
         }
+        let runs = |task: &Task| rules.claimant.can_run(&task.spec.task_type);
+        rows.retain(|task| runs(task) || task.state.held_by.as_deref().is_some_and(is_pause));
         let mut rows = in_turns(rows, &cursor, |task| (&task.state.held_turn, task.state.due_at));
         rows.truncate(most);
         if let Some(last) = rows.last() {

@@ -377,7 +377,7 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
             }
         }
         Answer::Waiting(task) => {
-            if by_message {
+            if matches!(what, What::Submission) {
                 shared.observers.emit(&Event::Accepted { task: &task });
             }
             if shared.rules().handler_of(&task.spec.task_type).is_none() {

@@ -146,8 +146,8 @@ impl Store for WatchedStore {
         self.inner.outstanding(queue, limit).await
     }
 
-    async fn held_gates(&self, queues: &[String]) -> Result<Vec<HeldGate>, StoreError> {
-        self.inner.held_gates(queues).await
+    async fn held_gates(&self, queues: &[String], from: &str) -> Result<Vec<HeldGate>, StoreError> {
+        self.inner.held_gates(queues, from).await
     }
 
     async fn held_heads(&self, chance: &Chance, after: &str) -> Result<Vec<Task>, StoreError> {

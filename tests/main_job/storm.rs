@@ -169,9 +169,10 @@ async fn an_outage_of_minutes_is_followed_by_a_smooth_return_and_no_second_colla
     // Four minutes at the scale of 30 are 8 s.
     assert!(recovered <= Duration::from_secs(8), "{recovered:?}");
     assert!(ours.worst_retries <= 1.0 + 50.0 * 0.05 + 0.01, "{} retries over 50/s", ours.worst_retries);
-    // A second collapse would be calls that are thrown away by the hundred.
+    // A second collapse would be calls that are thrown away by the hundred, several for each task; feeling for what the third party can
+    // take costs some.
     let tasks = as_i64(LOAD as usize) * (2 + 2 * outage.as_secs() as i64);
-    assert!(ours.attempts <= tasks * 115 / 100, "{} attempts for {tasks} tasks", ours.attempts);
+    assert!(ours.attempts <= tasks * 135 / 100, "{} attempts for {tasks} tasks", ours.attempts);
     if full() {
         let immediate = run(IMMEDIATE, outage, Duration::from_secs(120)).await;
         drawn("at once", &immediate);

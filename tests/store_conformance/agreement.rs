@@ -143,7 +143,7 @@ async fn all_answers(store: &dyn Store, now: i64) -> String {
     }
     tell("next alarm", &store.next_alarm().await.unwrap());
     let queues = QUEUES.map(str::to_owned);
-    let held = store.held_gates(&queues).await.unwrap();
+    let held = store.held_gates(&queues, "").await.unwrap();
     tell("held gates", &held);
     for chance in chances(&held, &Gates::default(), 5, now).0 {
         let heads = store.held_heads(&chance, "").await.unwrap();

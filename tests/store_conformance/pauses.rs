@@ -20,7 +20,7 @@ async fn held(f: &Fixture, id: &str, queue: &str, task_type: &str) {
 
 async fn admissible(f: &Fixture, queues: &[&str], limit: usize) -> Vec<String> {
     let queues: Vec<String> = queues.iter().map(|queue| (*queue).to_owned()).collect();
-    let held = f.store.held_gates(&queues).await.unwrap();
+    let held = f.store.held_gates(&queues, "").await.unwrap();
     let mut tasks = Vec::new();
     for chance in chances(&held, &Gates::default(), limit, f.now()).0 {
         tasks.extend(f.store.held_heads(&chance, "").await.unwrap());

@@ -449,3 +449,77 @@ fn retries_are_at_most_a_share_of_first_attempts_but_never_fewer_than_the_floor(
     }
     assert!(runs(&yard.admit("a-3")), "a fifth of twenty is four");
 }
+
+#[test]
+fn an_attempt_says_which_gate_held_it_and_for_how_long() {
+    let mut yard = Yard::new(Gates { limits: vec![limit("all", &[])], ..Gates::default() });
+    assert!(runs(&yard.come("a-1", RETRY)));
+    held_by(&yard.come("a-2", RETRY));
+    yard.pass(5 * SECOND);
+    assert!(runs(&yard.admit("a-2")));
+    yard.succeed("a-2");
+    let attempt = yard.desk.attempts.iter().find(|attempt| attempt.task_id == "a-2").expect("recorded");
+    assert_eq!(attempt.delay_reason.as_deref(), Some("held by limit/all until 5000 ms after due"));
+}
+
+#[test]
+fn a_breaker_whose_dimensions_have_changed_is_another_gate_and_lets_go_of_what_it_held() {
+    let mut yard = Yard::with_breaker(WhenOpen::Park);
+    yard.trip();
+    held_by(&yard.come("a-4", Stamp::FIRST));
+    let changed = BreakerRule { per: per(&["type", "label.shop"]), ..breaker(WhenOpen::Park) };
+    yard.gates = Arc::new(Gates { breakers: vec![changed], ..Gates::default() });
+    assert!(runs(&yard.admit("a-4")));
+}
+
+#[test]
+fn a_retry_after_holds_others_for_a_day_at_most_and_one_from_the_future_holds_nobody() {
+    let mut yard = Yard::with_breaker(WhenOpen::Park);
+    assert!(runs(&yard.come("a-1", Stamp::FIRST)));
+    yard.settle_with("a-1", |settlement| settlement.hold_ms = Some(3650 * 24 * 60 * MINUTE));
+    held_by(&yard.come("a-2", Stamp::FIRST));
+    yard.pass(24 * 60 * MINUTE);
+    assert!(runs(&yard.admit("a-2")));
+    yard.settle_with("a-2", |settlement| settlement.hold_ms = Some(MINUTE));
+    yard.desk.now -= 60 * MINUTE;
+    assert!(runs(&yard.come("a-3", Stamp::FIRST)), "the clock was set back");
+}
+
+#[test]
+fn whoever_waits_behind_others_for_a_breaker_waits_no_longer_than_its_park_max() {
+    let mut yard = Yard::with_breaker(WhenOpen::Park);
+    yard.trip();
+    held_by(&yard.come("a-4", Stamp::FIRST));
+    yard.pass(MINUTE);
+    held_by(&yard.come("a-5", Stamp::FIRST));
+    assert_eq!(
+        yard.desk.row_of("a-5").park_until,
+        Some(yard.desk.now + 60 * MINUTE),
+        "a probe place is free, but a-4 is first"
+    );
+}
+
+#[test]
+fn a_held_row_that_is_not_due_any_more_is_let_go_until_it_is() {
+    let mut yard = Yard::new(Gates { limits: vec![limit("all", &[])], ..Gates::default() });
+    assert!(runs(&yard.come("a-1", RETRY)));
+    held_by(&yard.come("a-2", RETRY));
+    let due = yard.desk.row_of("a-2").due_at;
+    yard.desk.now -= MINUTE;
+    assert_eq!(yard.admit("a-2"), Answer::Early);
+    assert_eq!((yard.desk.row_of("a-2").held_by.clone(), yard.desk.row_of("a-2").wake_at), (None, Some(due)));
+}
+
+#[test]
+fn a_worker_that_does_not_run_a_type_leaves_what_a_gate_holds_of_it_to_others() {
+    let mut yard = Yard::new(Gates { limits: vec![limit("all", &[])], ..Gates::default() });
+    assert!(runs(&yard.come("a-1", RETRY)));
+    held_by(&yard.come("a-2", RETRY));
+    yard.pass(SECOND);
+    let serves = Some([TopicPattern::new("something.else").expect("a pattern")].into());
+    let claimant = Claimant { serves, ..yard.claimant() };
+    let before = yard.desk.row_of("a-2").clone();
+    let admit = Command::Admit { id: "a-2".into(), stamp: RETRY, claimant };
+    assert_eq!(yard.desk.apply(admit), Answer::Held { by: "limit/all".into() });
+    assert_eq!(*yard.desk.row_of("a-2"), before);
+}

@@ -13,8 +13,8 @@ use super::writer::{Errand, Job};
 use super::{SqliteStore, filter, ledgers, open, tally, versions};
 use crate::gate::{Chance, GateState, HeldGate};
 use crate::store::{
-    Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, NewPolicies, Node, Page, Pause, PolicyVersion, Store,
-    StoreError, StoreReport, Tally, Urgency,
+    Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, HELD_GATES_PAGE, NewPolicies, Node, Page, Pause,
+    PolicyVersion, Store, StoreError, StoreReport, Tally, Urgency,
 };
 use crate::task::{
     Answer, Attachment, AttachmentBody, Attempt, AttemptOutcome, Command, DlqCopy, DlqLedger, LaneKey, LaneLedger,
@@ -60,7 +60,7 @@ pub(super) mod sql {
          INDEXED BY tasks_outstanding WHERE sent_lane = 'tasks' AND coalesce(queue, 'default') = ? LIMIT ?)";
     /// The gates that hold something, by hopping from one to the next in the index: one step per gate, not per row. (A comparison
     /// of row values would say it in one, but beside a partial index SQLite uses only its first column.)
-    pub(in super::super) const HELD_GATES: &str = "WITH RECURSIVE head(seq) AS ( SELECT (SELECT seq FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL ORDER BY held_by, queue LIMIT 1) \
+    pub(in super::super) const HELD_GATES: &str = "WITH RECURSIVE head(seq) AS ( SELECT (SELECT seq FROM tasks INDEXED BY tasks_held WHERE held_by >= ? ORDER BY held_by, queue LIMIT 1) \
          UNION ALL SELECT coalesce( \
          (SELECT seq FROM tasks INDEXED BY tasks_held WHERE held_by = task.held_by AND queue > task.queue ORDER BY queue LIMIT 1), \
          (SELECT seq FROM tasks INDEXED BY tasks_held WHERE held_by > task.held_by ORDER BY held_by, queue LIMIT 1)) FROM head JOIN tasks AS task ON task.seq = head.seq) \
@@ -141,9 +141,6 @@ impl SqliteStore {
     }
 }
 
-/// Gates that are looked at in one go.
-const MOST_GATES: usize = 10_000;
-
 /// SQLite's LIMIT is signed.
 pub(super) fn limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
@@ -223,9 +220,10 @@ impl Store for SqliteStore {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    async fn held_gates(&self, queues: &[String]) -> Result<Vec<HeldGate>, StoreError> {
+    async fn held_gates(&self, queues: &[String], from: &str) -> Result<Vec<HeldGate>, StoreError> {
         let queues = serde_json::json!(queues).to_string();
-        let rows = self.rows(sql::HELD_GATES, binds(|b| _ = b.add(queues).add(limit(MOST_GATES)))).await?;
+        let rows =
+            self.rows(sql::HELD_GATES, binds(|b| _ = b.word(from).add(queues).add(limit(HELD_GATES_PAGE)))).await?;
         let mut gates = Vec::with_capacity(rows.len());
         for row in &rows {
             gates.push(self.read(row, |columns| {
