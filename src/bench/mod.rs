@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::broker::{Broker, Message, Published, submission};
 use crate::config::Config;
+use crate::gate::{BreakerRule, FailureRate, Gates, LimitKind, LimitRule, Per, Rate, WhenOpen, Word};
 use crate::handler::{AttemptContext, Handler, Report, Route};
 use crate::policy::{Backoff, Policies, Policy, TopicPattern};
 use crate::store::Store;
@@ -39,24 +40,77 @@ pub struct Options {
     pub prefetch: u16,
     /// Tasks per second of the latency run; 0 leaves it out.
     pub latency_rate: u32,
+    /// With limits, a cap and a breaker that are met by every task and stop none: what gates cost.
+    pub gates: bool,
+    /// Every task fails once and is tried again at once.
+    pub fail_once: bool,
 }
 
 impl Default for Options {
     /// 50,000 tasks of 100 bytes, 64 at once, prefetch 256, latency at 200/s.
     fn default() -> Self {
-        Options { tasks: 50_000, payload: 100, concurrency: 64, prefetch: 256, latency_rate: 200 }
+        Options {
+            tasks: 50_000,
+            payload: 100,
+            concurrency: 64,
+            prefetch: 256,
+            latency_rate: 200,
+            gates: false,
+            fail_once: false,
+        }
     }
 }
 
 impl Options {
     /// The configuration ours runs on: the defaults, no delay queues, a namespace of its own.
     pub fn config(&self, namespace: &str) -> Config {
-        let policy = Policy { backoff: Backoff::Fixed(1_000), ..Policy::built_in() };
+        let backoff = if self.fail_once {
+            Backoff::Exponential { base_ms: 1, max_ms: 1, multiplier: 1.0, jitter: 0.0 }
+        } else {
+            Backoff::Fixed(1_000)
+        };
+        let policy = Policy { backoff, ..Policy::built_in() };
         let mut config = Config { policies: Policies::new(vec![policy]), ..Config::default() };
+        if self.gates {
+            config.gates = wide_gates();
+        }
         config.broker.namespace = namespace.into();
         config.worker.concurrency = self.concurrency;
         config.worker.prefetch = self.prefetch;
         config
+    }
+}
+
+/// A limit per type and one for all, of every call and far above any rate, and a breaker that counts every outcome and never opens.
+fn wide_gates() -> Gates {
+    let rate = LimitKind::Rate { rate: Rate { count: 1_000_000, per_ms: 1_000 }, burst: 100_000 };
+    let limit = |name: &str, words: Vec<Word>, calls| LimitRule {
+        name: name.into(),
+        per: Per(words),
+        calls,
+        kind: rate.clone(),
+    };
+    let breaker = BreakerRule {
+        name: "type".into(),
+        per: Per(vec![Word::Type]),
+        consecutive_same: None,
+        consecutive: Some(1_000_000),
+        failure_rate: Some(FailureRate { permille: 1_000, window_ms: 60_000, min: 1_000_000 }),
+        ignore: Vec::new(),
+        open_for_ms: 60_000,
+        open_for_max_ms: 60_000,
+        probes: 1,
+        when_open: WhenOpen::Park,
+        park_max_ms: 86_400_000,
+    };
+    Gates {
+        limits: vec![
+            limit("type", vec![Word::Type], false),
+            limit("all", Vec::new(), false),
+            limit("calls", vec![Word::Type], true),
+        ],
+        breakers: vec![breaker],
+        ..Gates::default()
     }
 }
 
@@ -110,7 +164,10 @@ pub async fn run(
 
     let plan = Plan::with_routes(
         &options.config(namespace),
-        vec![Route { task_type: TopicPattern::new("bench.#")?, handler: Arc::new(Noop) }],
+        vec![Route {
+            task_type: TopicPattern::new("bench.#")?,
+            handler: Arc::new(Noop { fail_once: options.fail_once }),
+        }],
     );
     broker.declare(&plan.topology).await?;
     publish_all(broker.as_ref(), &bodies, progress).await?;
@@ -200,11 +257,16 @@ async fn latency_run(
     Ok(taken)
 }
 
-struct Noop;
+struct Noop {
+    fail_once: bool,
+}
 
 #[async_trait::async_trait]
 impl Handler for Noop {
-    async fn run(&self, _attempt: AttemptContext) -> Report {
+    async fn run(&self, attempt: AttemptContext) -> Report {
+        if self.fail_once && attempt.retry_count == 0 {
+            return Outcome::failure("timeout", "as it was told to").into();
+        }
         Outcome::success().into()
     }
 }

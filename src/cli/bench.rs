@@ -14,6 +14,7 @@ use super::scratch::Scratch;
 #[command(after_help = "Examples:
   redeliver bench
   redeliver bench --tasks 50000 -o json
+  redeliver bench --gates                # beside a run without: what limits and breakers cost where they stop nobody
 
 Runs a no-op handler on queues and a store of its own, which are removed at the end. -o json: {tasks, tasks_per_s,
 ceiling_per_s, ratio, p50_ms, p99_ms, rss_mb, cpu_ms_per_1k}.")]
@@ -21,6 +22,12 @@ pub struct Args {
     /// How many tasks
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     tasks: u32,
+    /// With limits and a breaker that every task meets and none is stopped by
+    #[arg(long)]
+    gates: bool,
+    /// Every task fails once and is tried again at once
+    #[arg(long)]
+    fail_once: bool,
     /// Where to put the store that is measured: its disk is part of the figure [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -35,7 +42,14 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         return Err(exit::error(Exit::Usage, "bench measures RabbitMQ; set broker.url to an amqp:// URL"));
     };
     let namespace = format!("redeliver-bench-{}", std::process::id());
-    let options = bench::Options { tasks: usize::try_from(args.tasks)?, ..bench::Options::default() };
+    let options = bench::Options {
+        tasks: usize::try_from(args.tasks)?,
+        gates: args.gates,
+        fail_once: args.fail_once,
+        // Its tasks are few and would all wait for their second attempt.
+        latency_rate: if args.fail_once { 0 } else { bench::Options::default().latency_rate },
+        ..bench::Options::default()
+    };
     let folder = Scratch::new("bench", args.dir.as_deref())?;
     let mut config = options.config(&namespace);
     config.broker.urls.clone_from(&context.config().broker.urls);

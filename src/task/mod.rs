@@ -12,6 +12,7 @@ mod gates;
 mod mirror;
 mod outcome;
 mod rows;
+mod start;
 mod submission;
 mod transition;
 mod wake;

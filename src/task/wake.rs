@@ -17,7 +17,7 @@ impl Rows {
         if let Some(by) = &task.state.held_by
             && task.state.park_until.is_some_and(|end| end <= now)
         {
-            let failure = task.state.failure.clone().unwrap_or_else(|| super::transition::circuit_open(by));
+            let failure = task.state.failure.clone().unwrap_or_else(|| super::start::circuit_open(by));
             return self.bury(task, DeadReason::CircuitOpen, Some(failure), now, settings);
         }
         if task.state.held_by.is_some() {
