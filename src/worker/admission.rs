@@ -42,10 +42,14 @@ pub(super) async fn run(shared: Arc<Shared>) {
             }
         };
         let nudged = async {
-            tokio::time::sleep(SHORTEST_PAUSE).await;
+            tokio::select! {
+                () = tokio::time::sleep(SHORTEST_PAUSE) => {}
+                () = admission.shared.offers_used.notified() => return,
+            }
             tokio::select! {
                 () = tokio::time::sleep(pause.saturating_sub(SHORTEST_PAUSE)) => {}
                 () = admission.shared.gate_moved.notified() => {}
+                () = admission.shared.offers_used.notified() => {}
             }
         };
         tokio::select! {

@@ -281,6 +281,9 @@ async fn start(shared: Arc<Shared>, tracker: TaskTracker, lanes: Arc<Lanes>, bat
     }
     if look_again {
         shared.gate_moved.notify_one();
+        if lanes.wants_more() {
+            shared.offers_used.notify_one();
+        }
     }
 }
 

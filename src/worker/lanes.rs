@@ -53,6 +53,8 @@ struct Offers {
     fresh: Vec<Offer>,
     /// In line or being tried.
     open: BTreeSet<String>,
+    /// The last look found more than there was room for.
+    more: bool,
 }
 
 impl Lanes {
@@ -69,6 +71,7 @@ impl Lanes {
     /// so the scheduler may offer the same ones at every look; what there is no room for now it finds again.
     pub(super) fn offer(&self, rows: &[Task], most: usize) {
         let mut offers = locked(&self.offers);
+        offers.more = rows.len() >= most;
         for task in rows {
             if offers.open.len() >= most {
                 break;
@@ -85,6 +88,12 @@ impl Lanes {
     /// The row was tried: it may be offered again.
     pub(super) fn closed(&self, id: &str) {
         locked(&self.offers).open.remove(id);
+    }
+
+    /// Whether all offers were tried and there were more rows than could be offered.
+    pub(super) fn wants_more(&self) -> bool {
+        let offers = locked(&self.offers);
+        offers.more && offers.open.is_empty()
     }
 
     pub(super) fn take_offers(&self) -> Vec<Offer> {

@@ -99,6 +99,8 @@ pub(crate) struct Shared {
     pub nudge: Notify,
     /// Wakes admission: an event may have opened a gate.
     pub gate_moved: Notify,
+    /// Wakes admission at once: held rows that it could not offer yet may stand in line now.
+    pub offers_used: Notify,
     /// The latest arrival seen on each lane since it was last written.
     pub marks: std::sync::Mutex<BTreeMap<crate::task::LaneKey, Millis>>,
     /// No new attempt starts after this.
@@ -156,6 +158,7 @@ impl Worker {
             lanes,
             nudge: Notify::new(),
             gate_moved: Notify::new(),
+            offers_used: Notify::new(),
             marks: std::sync::Mutex::default(),
             stop_intake: CancellationToken::new(),
             stop_attempts: CancellationToken::new(),
