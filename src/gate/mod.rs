@@ -24,5 +24,5 @@ pub use limit::{Cell, Window};
 pub use pause::{is_pause, pause_stops, queue_pause, type_pause};
 pub use ramp::Ramp;
 pub use rules::{BreakerRule, CapRule, FailureRate, Gates, LimitKind, LimitRule, Per, Rate, Subject, WhenOpen, Word};
-pub use share::{LaneTurn, Line, Share};
+pub use share::{First, LaneBuffer, LaneTurn, Line, Share};
 pub use state::{GateState, Look, Pass, Place, hold, leave, look, settle, take};

@@ -164,5 +164,46 @@ impl<T> Line<T> {
     }
 }
 
+/// What waits in one lane: messages in line, and held rows whose gates have room, in the order in which they were offered, which is
+/// fair to their keys.
+#[derive(Debug)]
+pub struct LaneBuffer<M, H> {
+    /// Messages.
+    pub line: Line<M>,
+    /// Held rows.
+    pub held: VecDeque<H>,
+    /// Who went last.
+    held_went: bool,
+}
+
+/// The next start of a lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum First<M, H> {
+    /// By a message.
+    Message(M),
+    /// Of a held row.
+    Held(H),
+}
+
+impl<M, H> Default for LaneBuffer<M, H> {
+    fn default() -> LaneBuffer<M, H> {
+        LaneBuffer { line: Line::default(), held: VecDeque::new(), held_went: false }
+    }
+}
+
+impl<M, H> LaneBuffer<M, H> {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.line.is_empty() && self.held.is_empty()
+    }
+
+    /// Held rows and messages take turns: held ones have waited for longer, but thousands of one key that come back after an outage
+    /// must not stand before everybody else's.
+    pub fn pop(&mut self) -> Option<First<M, H>> {
+        self.held_went = self.line.is_empty() || !self.held_went && !self.held.is_empty();
+        if self.held_went { self.held.pop_front().map(First::Held) } else { self.line.pop().map(First::Message) }
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -5,10 +5,10 @@
 //! workers never die: it is the third party that is tried, not the transport. All workers are one pool of places, and there is one queue.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
 
-use crate::gate::{Line, Share, chances, in_turns};
+use crate::gate::{First, LaneBuffer, Share, chances, in_turns};
 use crate::policy::Policies;
 use crate::task::{
     Answer, Claimant, Command, DEFAULT_QUEUE, DeadReason, Ending, Failure, Lane, Millis, NewTask, Outcome, Refusal,
@@ -59,25 +59,6 @@ enum Next {
     Held { id: String, stamp: Stamp },
 }
 
-/// As a lane's buffer in the worker: messages in line, held rows in the order in which they were offered, and turns between the two.
-#[derive(Default)]
-struct LaneBuffer {
-    line: Line<Next>,
-    held: VecDeque<Next>,
-    held_went: bool,
-}
-
-impl LaneBuffer {
-    fn is_empty(&self) -> bool {
-        self.line.is_empty() && self.held.is_empty()
-    }
-
-    fn pop(&mut self) -> Option<Next> {
-        self.held_went = self.line.is_empty() || !self.held_went && !self.held.is_empty();
-        if self.held_went { self.held.pop_front() } else { self.line.pop() }
-    }
-}
-
 /// Arrivals under way.
 struct Source<'s> {
     arrivals: &'s Arrivals,
@@ -108,7 +89,7 @@ struct Engine<'s> {
     policies: Arc<Policies>,
     rungs: BTreeSet<Millis>,
     share: Share,
-    lanes: BTreeMap<Lane, LaneBuffer>,
+    lanes: BTreeMap<Lane, LaneBuffer<Next, Next>>,
     free: usize,
     held: Held,
     offered: BTreeSet<String>,
@@ -304,7 +285,7 @@ impl<'s> Engine<'s> {
         }
     }
 
-    fn lane(&mut self, lane: Lane) -> &mut LaneBuffer {
+    fn lane(&mut self, lane: Lane) -> &mut LaneBuffer<Next, Next> {
         self.lanes.entry(lane).or_default()
     }
 
@@ -325,7 +306,7 @@ impl<'s> Engine<'s> {
             let waits = |lane| self.lanes.get(&lane).is_some_and(|lane| !lane.is_empty());
             let (tasks, retries) = (waits(Lane::Tasks), waits(Lane::Retries));
             let Some(turn) = self.share.next(tasks, retries) else { return };
-            let Some(who) = self.lane(turn.lane).pop() else { return };
+            let Some(First::Message(who) | First::Held(who)) = self.lane(turn.lane).pop() else { return };
             if !self.start(who) {
                 self.share.undo(turn);
             }

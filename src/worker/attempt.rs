@@ -163,18 +163,11 @@ pub(super) async fn lost_settlement(shared: &Shared, task: &Task) -> Result<Sett
     let decision: Decision = decide_lost(task, &policy, &rules.rungs, now, rand::random());
     let fallback = fallback::for_decision(shared, &task.spec, &policy, &decision).await?;
     Ok(Settlement {
-        worker: task.state.worker.clone().unwrap_or_default(),
         policy: Some(policy.name.clone()),
         variant: policy.variant_for(task.id(), task.state.variant.as_deref()).map(|variant| variant.name.clone()),
-        result: None,
-        cost: None,
-        attachments: Vec::new(),
-        decision,
-        degraded: None,
-        remember: None,
         fallback,
-        hold_ms: None,
         gates: Arc::clone(&rules.claimant.gates),
+        ..Settlement::new(task.state.worker.clone().unwrap_or_default(), decision)
     })
 }
 

@@ -3,14 +3,14 @@
 //! All starts of a queue are decided here: those of messages, and those of held rows that the scheduler offers because their gates
 //! have room. So both are counted in the lane share, and no second decider has to be kept in step with the first.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::broker::{Delivery, Parsed};
-use crate::gate::{LaneTurn, Line, Share};
+use crate::gate::{First, LaneBuffer, LaneTurn, Share};
 use crate::task::{Lane, Stamp, Task, glance_at_priority};
 
 /// Held rows that stand in line beyond the free places, so that the lanes' share of a busy worker is there when it falls due. Few:
@@ -113,29 +113,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What waits for a place, by lane.
 #[derive(Default)]
 pub(super) struct Buffer {
-    lanes: BTreeMap<Lane, LaneBuffer>,
-}
-
-#[derive(Default)]
-struct LaneBuffer {
-    line: Line<Waiting>,
-    /// In the order in which they were offered, which is fair to their keys.
-    held: VecDeque<Offer>,
-    /// Who went last.
-    held_went: bool,
-}
-
-impl LaneBuffer {
-    fn is_empty(&self) -> bool {
-        self.line.is_empty() && self.held.is_empty()
-    }
-
-    /// Held rows and messages take turns: held ones have waited for longer, but thousands of one key that come back after an outage
-    /// must not stand before everybody else's.
-    fn pop(&mut self) -> Option<Next> {
-        self.held_went = self.line.is_empty() || !self.held_went && !self.held.is_empty();
-        if self.held_went { self.held.pop_front().map(Next::Held) } else { self.line.pop().map(Next::Message) }
-    }
+    lanes: BTreeMap<Lane, LaneBuffer<Waiting, Offer>>,
 }
 
 impl Buffer {
@@ -167,8 +145,9 @@ impl Buffer {
             let waits = |lane| self.lanes.get(&lane).is_some_and(|lane| !lane.is_empty());
             let turn = share.next(waits(Lane::Tasks), waits(Lane::Retries))?;
             match self.lanes.get_mut(&turn.lane).and_then(LaneBuffer::pop) {
-                Some(Next::Message(waiting)) if !waiting.delivery.token.usable() => share.undo(turn),
-                Some(next) => return Some((next, turn)),
+                Some(First::Message(waiting)) if !waiting.delivery.token.usable() => share.undo(turn),
+                Some(First::Message(waiting)) => return Some((Next::Message(waiting), turn)),
+                Some(First::Held(offer)) => return Some((Next::Held(offer), turn)),
                 // Cannot be: the share names only lanes in which somebody waits.
                 None => return None,
             }
