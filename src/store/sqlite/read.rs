@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 use tokio::sync::oneshot;
 
-use super::columns::{self, Binds, Columns, select_tasks, spec, state};
+use super::columns::{self, Bind, Binds, Columns, select_tasks, spec, state};
 use super::fault::Fault;
 use super::writer::{Errand, Job};
 use super::{SqliteStore, filter, ledgers, open, tally, versions};
@@ -329,15 +329,15 @@ impl Store for SqliteStore {
     }
 
     async fn lanes(&self) -> Result<Vec<(LaneKey, LaneLedger)>, StoreError> {
-        self.ask(async |conn| Ok(ledgers::lanes(conn).await?.into_iter().collect())).await
+        self.ask(async |conn| ledgers::all(conn, ledgers::LANES, ledgers::lane).await).await
     }
 
     async fn dlqs(&self) -> Result<Vec<(String, DlqLedger)>, StoreError> {
-        self.ask(async |conn| Ok(ledgers::dlqs(conn).await?.into_iter().collect())).await
+        self.ask(async |conn| ledgers::all(conn, ledgers::DLQS, ledgers::dlq).await).await
     }
 
     async fn pauses(&self) -> Result<Vec<Pause>, StoreError> {
-        self.ask(ledgers::pauses).await
+        self.ask(async |conn| ledgers::all(conn, ledgers::PAUSES, ledgers::pause).await).await
     }
 
     async fn pause(&self, pause: Pause) -> Result<(), StoreError> {
