@@ -3,6 +3,8 @@
 //! It is small and plain on purpose: one lock, and questions are answered by looking at every row. What it holds is gone
 //! with the process.
 
+mod access;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -40,6 +42,7 @@ struct Inner {
     /// Oldest first.
     policies: Vec<PolicyVersion>,
     nodes: BTreeMap<String, Node>,
+    access: access::Access,
     /// Rows inserted past the commands, as another process would.
     outside_changes: i64,
 }

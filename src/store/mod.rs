@@ -4,6 +4,7 @@
 //! questions over indexes. It decides nothing by itself: the rules are in `task/`. One conformance suite
 //! (`tests/store_conformance`) holds every store to the same behaviour.
 
+pub mod access;
 mod clock;
 pub mod memory;
 pub mod sqlite;
@@ -18,6 +19,8 @@ use thiserror::Error;
 pub use clock::Clock;
 pub use tally::{AttemptTally, FailureTally, GroupBy, Tally};
 pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
+
+use access::AccessStore;
 
 use crate::gate::{Chance, GateState, HeldGate};
 use crate::policy::TopicPattern;
@@ -183,7 +186,7 @@ pub struct StoreReport {
 
 /// The port. Every method may be called from any task; dropping the future of [`Store::apply`] does not undo it.
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: AccessStore + Send + Sync + 'static {
     /// The store's clock.
     fn now(&self) -> Millis;
 

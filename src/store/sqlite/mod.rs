@@ -3,6 +3,7 @@
 //! Several processes may share the file. Nothing here decides about a task: a batch loads the rows that its commands name,
 //! [`Rows::apply`](crate::task::Rows::apply) changes them, and what changed is written, all in one transaction.
 
+mod access;
 mod batch;
 mod columns;
 mod fault;
@@ -25,15 +26,16 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sqlx::SqlitePool;
+use futures_util::future::LocalBoxFuture;
 use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::{SqliteConnection, SqlitePool};
 use tokio::sync::oneshot;
 
 use super::{Clock, StoreError};
-use crate::task::Settings;
+use crate::task::{Millis, Settings};
 use batch::Context;
 use fault::Fault;
-use writer::{Errand, Queues};
+use writer::{Errand, OwnWork, Queues};
 
 /// The pages that the log may grow to before a commit moves them into the file (4 KiB each).
 const CHECKPOINT_PAGES: &str = "4000";
@@ -136,6 +138,23 @@ impl SqliteStore {
         let (reply, answer) = oneshot::channel();
         self.writer.errands.send(errand(reply)).map_err(|_| self.closed())?;
         answer.await.unwrap_or_else(|_| Err(self.closed()))
+    }
+
+    /// Runs `work` in a transaction of the writer. For rare changes on tables that no command touches.
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl for<'c> FnOnce(&'c mut SqliteConnection, Millis) -> LocalBoxFuture<'c, Result<T, Fault>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (keep, found) = oneshot::channel();
+        let work: OwnWork = Box::new(|conn, now| {
+            Box::pin(async move {
+                // Who asked may have gone away; what was begun is finished all the same.
+                keep.send(work(conn, now).await?).ok();
+                Ok(())
+            })
+        });
+        self.errand(|reply| Errand::Write(work, reply)).await?;
+        found.await.map_err(|_| self.closed())
     }
 
     /// The count of commits by others, as new as the writer can tell at once.

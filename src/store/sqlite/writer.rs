@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::LocalBoxFuture;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
@@ -47,6 +48,8 @@ pub(super) enum Errand {
         version: Option<i64>,
         reply: oneshot::Sender<Result<(), StoreError>>,
     },
+    /// Something rare on a table of its own; who asks for it keeps what it found.
+    Write(OwnWork, oneshot::Sender<Result<(), StoreError>>),
     /// Rows that a reader could not read.
     SetAside(Vec<i64>),
     /// Looks whether another process has committed, for [`Queues::outside`].
@@ -54,6 +57,10 @@ pub(super) enum Errand {
     /// Finishes what is queued and ends.
     Close(oneshot::Sender<()>),
 }
+
+/// See [`Errand::Write`]. Gets the time by the store's clock.
+pub(super) type OwnWork =
+    Box<dyn for<'c> FnOnce(&'c mut SqliteConnection, Millis) -> LocalBoxFuture<'c, Result<(), Fault>> + Send>;
 
 /// The callers' ends of the writer's queues.
 pub(super) struct Queues {
@@ -241,6 +248,11 @@ impl Writer {
                 let write = async |conn: &mut SqliteConnection, _: &mut Context, now| {
                     versions::report(conn, &worker, &hash, version, now).await
                 };
+                let done = self.transaction(|| (), write).await;
+                reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
+            }
+            Errand::Write(work, reply) => {
+                let write = async |conn: &mut SqliteConnection, _: &mut Context, now| work(conn, now).await;
                 let done = self.transaction(|| (), write).await;
                 reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
             }
