@@ -59,12 +59,7 @@ pub(super) fn apply(
     Ok(answers)
 }
 
-fn load(
-    conn: &Connection,
-    context: &Context,
-    commands: &[Command],
-    now: Millis,
-) -> Result<Rows, Fault> {
+fn load(conn: &Connection, context: &Context, commands: &[Command], now: Millis) -> Result<Rows, Fault> {
     let mut needs = Needs::default();
     for command in commands {
         needs.add(command);
@@ -72,11 +67,11 @@ fn load(
     let mut rows = Rows::default();
     rows.pauses.clone_from(&context.pauses);
     if needs.lanes {
-        rows.lanes = ledgers::all_now(conn, ledgers::LANES, ledgers::lane)?.into_iter().collect();
+        rows.lanes = ledgers::all_now(conn, ledgers::LANES, |row| ledgers::lane(row))?.into_iter().collect();
         rows.missing = ledgers::missing(conn)?;
     }
     if needs.dlqs {
-        rows.dlqs = ledgers::all_now(conn, ledgers::DLQS, ledgers::dlq)?.into_iter().collect();
+        rows.dlqs = ledgers::all_now(conn, ledgers::DLQS, |row| ledgers::dlq(row))?.into_iter().collect();
     }
     for id in &needs.running {
         match context.running.get(id) {

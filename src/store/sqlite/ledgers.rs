@@ -41,12 +41,8 @@ pub(super) const LANES: &str = "SELECT queue, lane, mark, probed_at, probe_gap_m
 
 pub(super) fn lane<R: Source>(row: &mut Columns<'_, R>) -> Result<(LaneKey, LaneLedger), String> {
     let key = LaneKey { queue: row.next()?, lane: row.word(Lane::parse)? };
-    let ledger = LaneLedger {
-        mark: row.next()?,
-        probed_at: row.next()?,
-        probe_gap_ms: row.next()?,
-        probe_mark: row.next()?,
-    };
+    let ledger =
+        LaneLedger { mark: row.next()?, probed_at: row.next()?, probe_gap_ms: row.next()?, probe_mark: row.next()? };
     Ok((key, ledger))
 }
 

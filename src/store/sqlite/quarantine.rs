@@ -15,12 +15,7 @@ const LONGEST_ID: usize = 170;
 
 /// Rewrites the row as a readable dead one and returns it. `None` when it is gone. A row that has become readable in the
 /// meantime is returned as it is.
-pub(super) fn set_aside(
-    conn: &Connection,
-    seq: i64,
-    now: Millis,
-    settings: &Settings,
-) -> Result<Option<Task>, Fault> {
+pub(super) fn set_aside(conn: &Connection, seq: i64, now: Millis, settings: &Settings) -> Result<Option<Task>, Fault> {
     let reason = match read(conn, seq)? {
         None => return Ok(None),
         Some(Ok(task)) => return Ok(Some(task)),
