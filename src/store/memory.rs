@@ -3,6 +3,8 @@
 //! It is small and plain on purpose: one lock, and questions are answered by looking at every row. What it holds is gone
 //! with the process.
 
+mod triage;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -40,6 +42,7 @@ struct Inner {
     /// Oldest first.
     policies: Vec<PolicyVersion>,
     nodes: BTreeMap<String, Node>,
+    triage: triage::Triage,
     /// Rows inserted past the commands, as another process would.
     outside_changes: i64,
 }
@@ -114,6 +117,7 @@ impl Inner {
         for attempt in changes.attempts {
             self.attempts.insert((attempt.task_id.clone(), attempt.fence), attempt);
         }
+        self.triage.edits.extend(changes.edits);
         self.results.extend(changes.results);
         self.cached.extend(changes.cached.into_iter().map(|c| ((c.task_type, c.key), (c.result, c.stored_at))));
     }

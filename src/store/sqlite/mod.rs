@@ -5,17 +5,22 @@
 
 mod batch;
 mod columns;
+mod drive;
 mod fault;
 mod filter;
+mod groups;
 mod ladder;
 mod ledgers;
 mod open;
 #[cfg(test)]
 mod plans;
+mod prune;
 mod quarantine;
 mod read;
+mod replays;
 mod running;
 mod tally;
+mod triage;
 mod versions;
 mod write;
 mod writer;
@@ -25,12 +30,13 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sqlx::SqlitePool;
+use futures_util::future::LocalBoxFuture;
 use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::{SqliteConnection, SqlitePool};
 use tokio::sync::oneshot;
 
 use super::{Clock, StoreError};
-use crate::task::Settings;
+use crate::task::{Millis, Settings};
 use batch::Context;
 use fault::Fault;
 use writer::{Errand, Queues};
@@ -136,6 +142,26 @@ impl SqliteStore {
         let (reply, answer) = oneshot::channel();
         self.writer.errands.send(errand(reply)).map_err(|_| self.closed())?;
         answer.await.unwrap_or_else(|_| Err(self.closed()))
+    }
+
+    /// Has the writer run `work` in a transaction of its own.
+    async fn transact<T: Send + 'static>(
+        &self,
+        work: impl for<'t> FnOnce(&'t mut SqliteConnection, &'t mut Context, Millis) -> LocalBoxFuture<'t, Result<T, Fault>>
+        + Send
+        + 'static,
+    ) -> Result<T, StoreError> {
+        let (found, mut answer) = oneshot::channel();
+        let work: writer::Transact = Box::new(move |conn, context, now| {
+            Box::pin(async move {
+                let value = work(conn, context, now).await?;
+                // A caller that went away does not undo it.
+                found.send(value).ok();
+                Ok(())
+            })
+        });
+        self.errand(|reply| Errand::Transact(work, reply)).await?;
+        answer.try_recv().map_err(|_| self.closed())
     }
 
     /// The count of commits by others, as new as the writer can tell at once.

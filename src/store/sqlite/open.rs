@@ -10,7 +10,10 @@ use super::fault::Fault;
 use crate::store::StoreError;
 
 /// The migrations, oldest first. A database at version n has had the first n.
-const MIGRATIONS: &[&str] = &[include_str!("../../../migrations/sqlite/0001_tasks.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../../../migrations/sqlite/0001_tasks.sql"),
+    include_str!("../../../migrations/sqlite/0002_triage.sql"),
+];
 
 /// Marks a file as ours: "rdlv".
 const APPLICATION_ID: i64 = 0x7264_6c76;

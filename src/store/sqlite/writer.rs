@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::LocalBoxFuture;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
@@ -47,6 +48,8 @@ pub(super) enum Errand {
         version: Option<i64>,
         reply: oneshot::Sender<Result<(), StoreError>>,
     },
+    /// What other modules have the writer do.
+    Transact(Transact, oneshot::Sender<Result<(), StoreError>>),
     /// Rows that a reader could not read.
     SetAside(Vec<i64>),
     /// Looks whether another process has committed, for [`Queues::outside`].
@@ -54,6 +57,11 @@ pub(super) enum Errand {
     /// Finishes what is queued and ends.
     Close(oneshot::Sender<()>),
 }
+
+/// Work for one transaction of its own; what it finds out it keeps for its caller, who learns whether it was committed.
+pub(super) type Transact =
+    Box<dyn for<'t> FnOnce(&'t mut SqliteConnection, &'t mut Context, Millis) -> Working<'t> + Send>;
+pub(super) type Working<'t> = LocalBoxFuture<'t, Result<(), Fault>>;
 
 /// The callers' ends of the writer's queues.
 pub(super) struct Queues {
@@ -244,6 +252,10 @@ impl Writer {
                 let done = self.transaction(|| (), write).await;
                 reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
             }
+            Errand::Transact(work, reply) => {
+                let done = self.transaction(|| (), async |conn, context, now| work(conn, context, now).await).await;
+                reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
+            }
             Errand::SetAside(seqs) => {
                 let write = async |conn: &mut SqliteConnection, context: &mut Context, now| {
                     for seq in &seqs {
@@ -410,7 +422,7 @@ impl Failed {
 }
 
 /// Applies the commands, halving where a part fails, until each guilty command stands alone and is answered as such.
-async fn bisect(
+pub(super) async fn bisect(
     conn: &mut SqliteConnection,
     context: &mut Context,
     commands: &[Command],
