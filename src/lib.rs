@@ -54,6 +54,7 @@
 //! The rules ([`task`], [`policy`], [`gate`]) do no I/O, read no clock and draw no random numbers: production, the model
 //! checker and tests call the same functions.
 
+pub mod api;
 pub mod bench;
 pub mod broker;
 pub mod config;

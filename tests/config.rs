@@ -35,14 +35,14 @@ fn bad_files_are_refused_with_every_mistake_line_and_way_out() {
     let cases: &[(&str, &[&str])] = &[
         // Structure: unknown keys, near misses, keys of later versions, wrong types; all at once.
         (
-            "[broker]\nnamespce = 'x'\n[worker]\nretry_share = 1\nconcurrency = 'many'\nfoo = 1\n[console]\nport = 1\n",
+            "[broker]\nnamespce = 'x'\n[worker]\nretry_share = 1\nconcurrency = 'many'\nfoo = 1\n[alert]\nport = 1\n",
             &[
                 "redeliver.toml:2: [broker]: unknown key namespce; did you mean namespace?",
                 "redeliver.toml:4: [worker]: retry_share: expected a number more than 0 and less than 1, found 1",
                 "redeliver.toml:5: [worker]: concurrency: expected a whole number, found a text",
                 "redeliver.toml:6: [worker]: unknown key foo; known here: concurrency, prefetch, retry_share, lease, \
                  shutdown_grace, max_body, no_route_hold",
-                "redeliver.toml:7: console is not supported by this version; leave it out",
+                "redeliver.toml:7: alert is not supported by this version; leave it out",
             ],
         ),
         ("[worker\nlease = 1", &["redeliver.toml:1: unclosed table, expected `]`"]),
@@ -423,6 +423,8 @@ fn the_sample_file_is_valid_and_its_defaults_are_the_defaults() {
     let defaults = config::Config::default();
     assert_eq!(format!("{:?}", loaded.worker), format!("{:?}", defaults.worker));
     assert_eq!(format!("{:?}", loaded.scheduler), format!("{:?}", defaults.scheduler));
+    let console = config::ConsoleConfig { hosts: Vec::new(), masked: Vec::new(), ..loaded.console };
+    assert_eq!(console, defaults.console);
     assert_eq!((loaded.store.url, loaded.broker.urls), (defaults.store.url, defaults.broker.urls));
     assert_eq!(
         (loaded.broker.heartbeat, loaded.broker.confirm_timeout),

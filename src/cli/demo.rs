@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use redeliver::config::FlagValue;
 use redeliver::demo;
 
@@ -11,6 +12,10 @@ use super::context::{Missing, PATIENCE, open_broker, open_store};
 use super::exit::{self, Exit};
 use super::output::{self, ColorChoice, Document, Printer};
 use super::scratch::Scratch;
+use super::serve;
+
+/// A free one, on this machine only.
+const ANY_PORT: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
 /// See the whole story in under two minutes, with nothing to set up
 #[derive(Debug, clap::Args)]
@@ -64,6 +69,18 @@ pub async fn run(args: &Args, globals: &Globals) -> anyhow::Result<Exit> {
         connected.map_err(|_| exit::error(Exit::Unreachable, "the broker did not answer in time"))??;
     }
     let narrator = Arc::new(demo::Narrator::new(minute_ms(&options), options.colour, options.quiet));
+    // What is running can be looked at; where no port is free, the story is told all the same.
+    let live = Arc::new(ArcSwap::from_pointee(config.clone()));
+    let server = match serve::listen(ANY_PORT.into()).await {
+        Ok(listener) => Some(serve::start(listener, store.clone(), Some(broker.clone()), live)?),
+        Err(error) => {
+            tracing::warn!("no console: {error:#}");
+            None
+        }
+    };
+    if let Some(server) = server.as_ref().filter(|_| !globals.quiet) {
+        eprintln!("the console, signed in: {}", server.link("demo").await?);
+    }
     let told = demo::run(store.clone(), broker.clone(), &options, narrator).await;
     if args.broker.is_some() {
         // Nothing of ours stays on somebody's broker.
@@ -87,6 +104,9 @@ pub async fn run(args: &Args, globals: &Globals) -> anyhow::Result<Exit> {
     if !args.exit && all_ended && std::io::stdin().is_terminal() {
         eprintln!("every task has ended; the store is {} until you press Ctrl-C", config.store.url);
         tokio::signal::ctrl_c().await?;
+    }
+    if let Some(server) = server {
+        server.stop(serve::PATIENCE).await;
     }
     store.close().await;
     Ok(if all_ended { Exit::Done } else { Exit::Failed })

@@ -29,6 +29,7 @@ mod queue;
 mod reload;
 mod replay;
 mod scratch;
+mod serve;
 mod simulate;
 mod stats;
 mod store;
@@ -112,6 +113,7 @@ impl Globals {
 enum Command {
     Demo(demo::Args),
     Work(work::Args),
+    Serve(serve::Args),
     Publish(Box<publish::Args>),
     Dispatch(dispatch::Args),
     #[command(subcommand)]
@@ -143,7 +145,7 @@ enum Command {
 /// Parses, runs, and says how it ended. Usage errors end the process here, with code 2.
 pub fn main() -> Exit {
     let cli = Cli::parse();
-    logging::start(&cli.globals, matches!(cli.command, Command::Work(_)));
+    logging::start(&cli.globals, matches!(cli.command, Command::Work(_) | Command::Serve(_)));
     // reqwest and lapin are built without a TLS library of their own: both take the process's.
     redeliver::handler::http::install_crypto();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -183,6 +185,9 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Config(verb) => config::run(verb, &globals),
         Command::Policy(verb) => policy::run(verb, &globals).await,
         Command::Work(args) => work::run(&args, &Context::load(&globals, args.flag_values(), Secrets::Required)?).await,
+        Command::Serve(args) => {
+            serve::run(&args, &Context::load(&globals, args.flag_values(), Secrets::Optional)?).await
+        }
         Command::Simulate(args) => simulate::run(&args, &globals),
         Command::Demo(args) => demo::run(&args, &globals).await,
         Command::Bench(args) => bench::run(&args, &data(Vec::new())?).await,

@@ -2,9 +2,11 @@
 
 use std::convert::Infallible;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use arc_swap::ArcSwap;
 use redeliver::config::{Config, FileWatch, Seen, SharedRules};
 use redeliver::store::{Store, StoreError};
 use redeliver::telemetry::{Event, Observers};
@@ -29,6 +31,8 @@ pub struct Reloads<'c> {
     /// What file, environment and flags mean, as last accepted.
     own: Config,
     stored: Stored,
+    /// What holds, for whoever else needs to know.
+    live: Arc<ArcSwap<Config>>,
 }
 
 /// The newest version in the store.
@@ -79,7 +83,14 @@ impl<'c> Reloads<'c> {
     pub fn listen(context: &'c Context) -> anyhow::Result<Reloads<'c>> {
         let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         let file = context.loaded.file.clone().map(FileWatch::new);
-        Ok(Reloads { context, hangup, file, own: context.config().clone(), stored: Stored::default() })
+        let own = context.config().clone();
+        let live = Arc::new(ArcSwap::from_pointee(own.clone()));
+        Ok(Reloads { context, hangup, file, own, stored: Stored::default(), live })
+    }
+
+    /// The configuration in force, also after it has changed.
+    pub fn live(&self) -> Arc<ArcSwap<Config>> {
+        Arc::clone(&self.live)
     }
 
     /// The configuration to start with: the file's, with the rules that the store holds. Rules there that cannot be used change nothing.
@@ -90,11 +101,13 @@ impl<'c> Reloads<'c> {
         if let Err(problems) = self.stored.look(store).await? {
             observers.emit(&Event::ConfigRefused { problems: &problems });
         }
-        Ok(self.stored.on_top_of(&self.own))
+        let config = self.stored.on_top_of(&self.own);
+        self.live.store(Arc::new(config.clone()));
+        Ok(config)
     }
 
-    /// Puts what changes in force, for ever.
-    pub async fn follow(&mut self, worker: &Worker, store: &dyn Store, observers: &Observers) -> Infallible {
+    /// Puts what changes in force, for ever. Without a worker nobody runs by it, but what is said of it must be true.
+    pub async fn follow(&mut self, worker: Option<&Worker>, store: &dyn Store, observers: &Observers) -> Infallible {
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // The first text of the file is the one that the process has started with, nearly always.
@@ -119,6 +132,7 @@ impl<'c> Reloads<'c> {
             if changed && !self.put_in_force(worker, observers, first_text) {
                 (self.own, self.stored.rules) = before;
             }
+            let Some(worker) = worker else { continue };
             if changed || count % REPORT_LOOKS == 0 {
                 let version = self.stored.rules.as_ref().map(|(version, _)| *version);
                 if let Err(error) = store.report_node(worker.name(), &worker.rules_digest(), version).await {
@@ -130,14 +144,20 @@ impl<'c> Reloads<'c> {
     }
 
     /// `false`: routes that cannot be made; what was in force before still is.
-    fn put_in_force(&self, worker: &Worker, observers: &Observers, first_text: bool) -> bool {
+    fn put_in_force(&self, worker: Option<&Worker>, observers: &Observers, first_text: bool) -> bool {
         // Handlers are bounded by the sections that hold, not by those of the next start.
         let mut config = self.stored.on_top_of(&self.own);
         config.worker = self.context.config().worker.clone();
+        let live = Arc::new(config.clone());
+        let Some(worker) = worker else {
+            self.live.store(live);
+            return true;
+        };
         // Routes make TLS contexts, which takes a moment.
         match tokio::task::block_in_place(|| RuleSet::new(&config)) {
             Ok(rules) => {
                 let (digest, changed) = worker.reload(rules);
+                self.live.store(live);
                 if changed || !first_text {
                     let of_file = || self.file.as_ref().map_or(String::new(), |file| file.path().display().to_string());
                     let source = self.stored.rules.as_ref().map_or_else(of_file, |(version, _)| source_of(*version));

@@ -11,12 +11,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::context::{Context, open_broker};
 use super::exit::{self, Exit};
 use super::reload::Reloads;
+use super::serve;
 
 /// Run workers: take submissions and wake-ups, run attempts, schedule retries, feed pending rows
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   redeliver work
   redeliver work --queue shipping --concurrency 8
+  redeliver work --console 127.0.0.1:8780
   REDELIVER_BROKER_URL_FILE=/run/secrets/amqp redeliver work --log-format json
 
 The file is read again when it changes and at SIGHUP: policies, limits, breakers and routes hold from the next claim and decision on,
@@ -29,6 +31,9 @@ pub struct Args {
     /// Attempts at once, instead of worker.concurrency
     #[arg(long, value_name = "N")]
     concurrency: Option<String>,
+    /// Serve API and console too, at this address and port
+    #[arg(long, value_name = "ADDR")]
+    console: Option<String>,
 }
 
 impl Args {
@@ -36,7 +41,12 @@ impl Args {
     pub fn flag_values(&self) -> Vec<FlagValue> {
         let value =
             |value: &String| FlagValue { key: "worker.concurrency", flag: "--concurrency", value: value.clone() };
-        self.concurrency.iter().map(value).collect()
+        let console = self.console.iter().map(|address| FlagValue {
+            key: "console.address",
+            flag: "--console",
+            value: address.clone(),
+        });
+        self.concurrency.iter().map(value).chain(console).collect()
     }
 }
 
@@ -51,6 +61,10 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     // Listening before anything runs: a signal that comes while the worker starts must stop it too.
     let mut signals = Signals::listen()?;
     let mut reloads = Reloads::listen(context)?;
+    let listener = match args.console {
+        Some(_) => Some(serve::listen(context.config().console.address).await?),
+        None => None,
+    };
     let store = context.store_or_new().await?;
     let observers = Observers::new(vec![Arc::new(LogObserver)]);
     let config = &context.bound("the store", reloads.first(store.as_ref(), &observers)).await??;
@@ -59,11 +73,16 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         tracing::warn!("no [[route]] is configured: every task would die of no_route");
     }
     let broker = open_broker(config)?;
-    let worker = Worker::start(store.clone(), broker, plan, observers.clone()).await?;
+    let worker = Worker::start(store.clone(), broker.clone(), plan, observers.clone()).await?;
     tracing::info!(worker = worker.name(), "working");
+    let server =
+        listener.map(|listener| serve::start(listener, store.clone(), Some(broker), reloads.live())).transpose()?;
+    if let Some(server) = &server {
+        serve::tell(context, server).await?;
+    }
     let name = tokio::select! {
         name = signals.next() => name,
-        never = reloads.follow(&worker, store.as_ref(), &observers) => match never {},
+        never = reloads.follow(Some(&worker), store.as_ref(), &observers) => match never {},
     };
     tracing::info!(
         signal = name,
@@ -71,7 +90,12 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         "stopping; again to stop at once"
     );
     tokio::select! {
-        () = worker.stop(config.worker.shutdown_grace) => {
+        () = async {
+            if let Some(server) = server {
+                server.stop(serve::PATIENCE).await;
+            }
+            worker.stop(config.worker.shutdown_grace).await;
+        } => {
             store.close().await;
             tracing::info!("stopped");
             Ok(Exit::Done)
@@ -84,19 +108,23 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
 }
 
 /// SIGTERM and SIGINT.
-struct Signals {
+pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn listen() -> anyhow::Result<Signals> {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn listen() -> anyhow::Result<Signals> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Signals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
     /// Waits for the next one and names it.
-    async fn next(&mut self) -> &'static str {
+    pub async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

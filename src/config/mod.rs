@@ -4,6 +4,7 @@
 //! Every mistake is found in one go and said with file and line. Nothing here talks to a broker or a store.
 
 mod backoffs;
+mod console;
 mod gates;
 mod policies;
 mod problem;
@@ -20,6 +21,7 @@ mod validate;
 mod value;
 mod watch;
 
+pub use console::{ConsoleConfig, MaskedFields};
 pub use problem::{ConfigError, Place, Problem};
 pub use raw::RawFile;
 pub use scenario::read_scenario;
@@ -53,6 +55,8 @@ pub struct Config {
     pub worker: WorkerConfig,
     /// `[scheduler]`
     pub scheduler: SchedulerConfig,
+    /// `[console]`
+    pub console: ConsoleConfig,
     /// `[[queue]]` in order; `default` is always there (last unless the file places it).
     pub queues: Vec<QueueConfig>,
     /// `[[route]]` in order; first match wins.
@@ -236,6 +240,7 @@ fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result
         store: validate::store(raw.store.unwrap_or_default(), &mut layers),
         worker: validate::worker(raw.worker.unwrap_or_default(), &mut layers),
         scheduler: validate::scheduler(raw.scheduler.unwrap_or_default(), &mut layers),
+        console: console::console(raw.console.unwrap_or_default(), &mut layers),
         queues: validate::queues(raw.queue, &mut layers),
         routes,
         policies: policies::policies(raw.policy, &mut layers),
@@ -279,6 +284,7 @@ impl Default for Config {
                 max_releases: 5,
                 lane_depth_cap: 10_000,
             },
+            console: ConsoleConfig::default(),
             queues: vec![QueueConfig { name: crate::task::DEFAULT_QUEUE.into(), types: Vec::new(), concurrency: None }],
             routes: Vec::new(),
             policies: Policies::default(),
@@ -310,6 +316,7 @@ impl Config {
             ("[store]", self.store != other.store),
             ("[worker]", self.worker != other.worker),
             ("[scheduler]", self.scheduler != other.scheduler),
+            ("[console]", self.console != other.console),
             ("[[queue]]", self.queues != other.queues),
         ];
         sections.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()

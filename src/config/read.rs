@@ -14,7 +14,7 @@ use super::problem::Problems;
 const MOST_PROBLEMS: usize = 100;
 
 /// Keys of the contract that this version does not know yet, by the section in which they stand.
-const LATER: [(&str, &[&str]); 1] = [("", &["console", "alert"])];
+const LATER: [(&str, &[&str]); 1] = [("", &["alert"])];
 
 /// Reads the file; mistakes go to `problems`, and what can be read is returned.
 pub(super) fn read<T: DeserializeOwned + Default>(text: &str, problems: &mut Problems<'_>) -> T {

@@ -197,18 +197,17 @@ impl Reader<'_, '_, '_, '_, '_> {
         }
     }
 
-    /// A JSON pointer (RFC 6901): empty, or parts that each begin with `/`, in which `~` is written `~0` and `/` is written `~1`.
     fn pointer(&mut self, field: &str, text: &str, span: &Range<usize>) -> Option<String> {
-        let escapes_hold = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
-        if (text.is_empty() || text.starts_with('/')) && escapes_hold {
-            self.note(field, text.to_owned(), span);
-            return Some(text.to_owned());
+        match check_pointer(text) {
+            Ok(()) => {
+                self.note(field, text.to_owned(), span);
+                Some(text.to_owned())
+            }
+            Err(error) => {
+                self.refuse(span, format!("{field}: {error}"));
+                None
+            }
         }
-        self.refuse(
-            span,
-            format!(r#"{field}: expected a JSON pointer such as "/error/code" (a ~ is written ~0), found {text:?}"#),
-        );
-        None
     }
 
     fn timeout(&mut self, field: &str, raw: Option<Spanned<DurationText>>, default: Duration) -> Duration {
@@ -257,4 +256,13 @@ impl Reader<'_, '_, '_, '_, '_> {
         let texts = |list: Vec<Spanned<String>>| list.into_iter().map(|text| text.value).collect();
         Some(CommandRoute { program: program?, args: texts(raw.args), timeout, env: texts(raw.env) })
     }
+}
+
+/// A JSON pointer (RFC 6901): empty, or parts that each begin with `/`, in which `~` is written `~0` and `/` is written `~1`.
+pub(super) fn check_pointer(text: &str) -> Result<(), String> {
+    let escapes_hold = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    if (text.is_empty() || text.starts_with('/')) && escapes_hold {
+        return Ok(());
+    }
+    Err(format!(r#"expected a JSON pointer such as "/error/code" (a ~ is written ~0), found {text:?}"#))
 }

@@ -122,6 +122,15 @@ impl Scalar for i64 {
     }
 }
 
+impl Scalar for bool {
+    fn from_text(text: &str) -> Result<Self, String> {
+        text.trim().parse().map_err(|_| format!("expected true or false, found {text:?}"))
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
 impl Scalar for f64 {
     fn from_text(text: &str) -> Result<Self, String> {
         text.trim().parse().map_err(|_| format!("expected a number, found {text:?}"))

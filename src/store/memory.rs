@@ -3,6 +3,7 @@
 //! It is small and plain on purpose: one lock, and questions are answered by looking at every row. What it holds is gone
 //! with the process.
 
+mod access;
 mod triage;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -42,6 +43,7 @@ struct Inner {
     /// Oldest first.
     policies: Vec<PolicyVersion>,
     nodes: BTreeMap<String, Node>,
+    access: access::Access,
     triage: triage::Triage,
     /// Rows inserted past the commands, as another process would.
     outside_changes: i64,

@@ -4,6 +4,7 @@
 //! questions over indexes. It decides nothing by itself: the rules are in `task/`. One conformance suite
 //! (`tests/store_conformance`) holds every store to the same behaviour.
 
+pub mod access;
 mod clock;
 pub mod memory;
 pub mod sqlite;
@@ -24,6 +25,8 @@ pub use triage::{
     ReplayStep, Selection, Steer, Steered, TriageStore, why_skipped,
 };
 pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
+
+use access::AccessStore;
 
 use crate::gate::{Chance, GateState, HeldGate};
 use crate::policy::TopicPattern;
@@ -189,7 +192,7 @@ pub struct StoreReport {
 
 /// The port. Every method may be called from any task; dropping the future of [`Store::apply`] does not undo it.
 #[async_trait]
-pub trait Store: TriageStore + Send + Sync + 'static {
+pub trait Store: AccessStore + TriageStore + Send + Sync + 'static {
     /// The store's clock.
     fn now(&self) -> Millis;
 

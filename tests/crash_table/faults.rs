@@ -10,6 +10,9 @@ use redeliver::broker::{
     SessionWatch, Topology, WAKE_UP_TYPE,
 };
 use redeliver::gate::{Chance, GateState, HeldGate};
+use redeliver::store::access::{
+    AccessStore, AuditEntry, AuditFilter, AuditRecord, NewToken, Session, SignInLink, Token,
+};
 use redeliver::store::{
     Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, GroupNote, ItemCounts, ItemOutcome, LetterGroup,
     LetterGroupBy, LetterHistory, NewPolicies, NewReplay, Node, Pace, Page, Pause, PolicyVersion, Prunable, Released,
@@ -108,6 +111,62 @@ impl WatchedStore {
             }),
             after: Box::new(|_| {}),
         }
+    }
+}
+
+#[async_trait]
+impl AccessStore for WatchedStore {
+    async fn create_token(&self, new: NewToken) -> Result<bool, StoreError> {
+        self.inner.create_token(new).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<Token>, StoreError> {
+        self.inner.tokens().await
+    }
+
+    async fn token_by_hash(&self, hash: &str) -> Result<Option<Token>, StoreError> {
+        self.inner.token_by_hash(hash).await
+    }
+
+    async fn touch_token(&self, name: &str) -> Result<(), StoreError> {
+        self.inner.touch_token(name).await
+    }
+
+    async fn revoke_token(&self, name: &str) -> Result<bool, StoreError> {
+        self.inner.revoke_token(name).await
+    }
+
+    async fn create_session(&self, session: Session) -> Result<(), StoreError> {
+        self.inner.create_session(session).await
+    }
+
+    async fn session(&self, hash: &str) -> Result<Option<Session>, StoreError> {
+        self.inner.session(hash).await
+    }
+
+    async fn end_session(&self, hash: &str) -> Result<bool, StoreError> {
+        self.inner.end_session(hash).await
+    }
+
+    async fn create_link(&self, link: SignInLink) -> Result<(), StoreError> {
+        self.inner.create_link(link).await
+    }
+
+    async fn use_link(&self, hash: &str) -> Result<Option<SignInLink>, StoreError> {
+        self.inner.use_link(hash).await
+    }
+
+    async fn record(&self, entry: AuditEntry) -> Result<i64, StoreError> {
+        self.inner.record(entry).await
+    }
+
+    async fn audit(
+        &self,
+        filter: &AuditFilter,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page<AuditRecord>, StoreError> {
+        self.inner.audit(filter, cursor, limit).await
     }
 }
 

@@ -18,6 +18,7 @@ macro_rules! conformance {
     };
 }
 
+mod access;
 mod agreement;
 mod alarms;
 mod attempts;

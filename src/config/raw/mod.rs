@@ -31,6 +31,8 @@ pub struct RawFile {
     pub worker: Option<RawWorker>,
     /// The times of the alarms behind messages.
     pub scheduler: Option<RawScheduler>,
+    /// API and console.
+    pub console: Option<RawConsole>,
     /// Bulkheads: task types with queues of their own. `default` always exists and takes the rest.
     #[serde(default)]
     pub queue: Vec<Spanned<RawQueue>>,
@@ -111,6 +113,35 @@ pub struct RawScheduler {
     /// Wake-ups outstanding per tasks lane. Default: 10000.
     #[schemars(range(min = 1))]
     pub lane_depth_cap: Option<Spanned<i64>>,
+}
+
+/// `[console]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawConsole {
+    /// Where API and console listen: an address and a port. Default: `127.0.0.1:8780`.
+    pub address: Option<Spanned<String>>,
+    /// Must be true for an address that other machines can reach. Default: false.
+    pub public: Option<Spanned<bool>>,
+    /// Names, besides `localhost` and addresses, under which browsers reach it, such as a proxy's.
+    pub hosts: Option<Vec<Spanned<String>>>,
+    /// Refuse every change. Default: false.
+    pub read_only: Option<Spanned<bool>>,
+    /// How long a browser stays signed in. Default: `12h`.
+    pub session: Option<Spanned<DurationText>>,
+    /// Payload fields that only editors and admins see.
+    pub masked: Option<Vec<Spanned<RawMasked>>>,
+}
+
+/// An entry of `masked`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawMasked {
+    /// Task types it is about, as an AMQP topic pattern.
+    #[serde(rename = "type")]
+    pub task_type: Option<Spanned<String>>,
+    /// JSON pointers into the payload.
+    pub fields: Option<Vec<Spanned<String>>>,
 }
 
 /// `[[queue]]`

@@ -220,7 +220,7 @@ impl<'r> Columns<'r> {
         parse(word).ok_or_else(|| format!("unknown word {word:?}"))
     }
 
-    fn optional_word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, String> {
+    pub(super) fn optional_word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, String> {
         let word: Option<&str> = self.next()?;
         word.map(|word| parse(word).ok_or_else(|| format!("unknown word {word:?}"))).transpose()
     }

@@ -3,6 +3,7 @@
 //! Several processes may share the file. Nothing here decides about a task: a batch loads the rows that its commands name,
 //! [`Rows::apply`](crate::task::Rows::apply) changes them, and what changed is written, all in one transaction.
 
+mod access;
 mod batch;
 mod columns;
 mod drive;
@@ -162,6 +163,14 @@ impl SqliteStore {
         });
         self.errand(|reply| Errand::Transact(work, reply)).await?;
         answer.try_recv().map_err(|_| self.closed())
+    }
+
+    /// The same for rare changes on tables that no command touches.
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl for<'c> FnOnce(&'c mut SqliteConnection, Millis) -> LocalBoxFuture<'c, Result<T, Fault>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.transact(move |conn, _, now| work(conn, now)).await
     }
 
     /// The count of commits by others, as new as the writer can tell at once.

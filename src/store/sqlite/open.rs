@@ -13,6 +13,7 @@ use crate::store::StoreError;
 const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0001_tasks.sql"),
     include_str!("../../../migrations/sqlite/0002_triage.sql"),
+    include_str!("../../../migrations/sqlite/0003_access.sql"),
 ];
 
 /// Marks a file as ours: "rdlv".

@@ -1,5 +1,6 @@
 //! What only the SQLite store promises: the public door, several processes on one file, and a name for every fault.
 
+mod audit;
 mod door;
 mod faults;
 mod processes;

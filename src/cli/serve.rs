@@ -1,0 +1,119 @@
+//! `redeliver serve`, and the server beside `work` and `demo`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use redeliver::api::{self, App, Server};
+use redeliver::broker::Broker;
+use redeliver::config::{Config, FlagValue};
+use redeliver::store::Store;
+use redeliver::telemetry::{LogObserver, Observers};
+use tokio::net::TcpListener;
+
+use super::context::{Context, open_broker};
+use super::exit::Exit;
+use super::reload::Reloads;
+use super::work::Signals;
+
+/// How long requests may go on after the server was told to stop.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serve the API and the console, without running tasks
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  redeliver serve
+  redeliver serve --listen 127.0.0.1:9000 --read-only
+  redeliver serve --listen 0.0.0.0:8780 --public
+
+Listens on this machine only unless --public says that others are meant; put TLS before it then. While there is no token, a link
+that signs in once is printed; make tokens with `redeliver token create`.")]
+pub struct Args {
+    /// Address and port, instead of console.address; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// The address may be one that other machines can reach
+    #[arg(long)]
+    public: bool,
+    /// Refuse every change
+    #[arg(long)]
+    read_only: bool,
+}
+
+impl Args {
+    /// What the flags say about config keys.
+    pub fn flag_values(&self) -> Vec<FlagValue> {
+        let listen = self.listen.iter().map(|address| ("console.address", "--listen", address.clone()));
+        let public = self.public.then(|| ("console.public", "--public", "true".to_owned()));
+        let read_only = self.read_only.then(|| ("console.read_only", "--read-only", "true".to_owned()));
+        let flags = listen.chain(public).chain(read_only);
+        flags.map(|(key, flag, value)| FlagValue { key, flag, value }).collect()
+    }
+}
+
+/// Serves until told to stop.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
+    let mut signals = Signals::listen()?;
+    let mut reloads = Reloads::listen(context)?;
+    let listener = listen(context.config().console.address).await?;
+    let store = context.store_or_new().await?;
+    let observers = Observers::new(vec![Arc::new(LogObserver)]);
+    let config = context.bound("the store", reloads.first(store.as_ref(), &observers)).await??;
+    // An embedded broker lives in the worker's process; its alarms do what messages would.
+    let broker = if config.broker.is_embedded() { None } else { Some(open_broker(&config)?) };
+    let server = start(listener, Arc::clone(&store), broker.clone(), reloads.live())?;
+    tell(context, &server).await?;
+    if args.read_only {
+        context.say("read-only: every change is refused");
+    }
+    let name = tokio::select! {
+        name = signals.next() => name,
+        never = reloads.follow(None, store.as_ref(), &observers) => match never {},
+    };
+    tracing::info!(signal = name, "stopping");
+    server.stop(PATIENCE).await;
+    if let Some(broker) = broker {
+        broker.close().await;
+    }
+    store.close().await;
+    Ok(Exit::Done)
+}
+
+/// Takes the address, before anything else is opened.
+///
+/// # Errors
+/// When it is taken.
+pub async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
+}
+
+/// Starts the server.
+///
+/// # Errors
+/// When the listener has no address.
+pub fn start(
+    listener: TcpListener,
+    store: Arc<dyn Store>,
+    broker: Option<Arc<dyn Broker>>,
+    live: Arc<ArcSwap<Config>>,
+) -> anyhow::Result<Server> {
+    let console = live.load().console.clone();
+    Ok(Server::start(listener, App::new(store, broker, live, console), api::pages())?)
+}
+
+/// Says where it listens, and how to get in while there is no token.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn tell(context: &Context, server: &Server) -> anyhow::Result<()> {
+    context.say(format!("API and console: http://{}", server.address()));
+    if let Some(link) = context.bound("the store", server.first_link()).await?? {
+        context.say(format!("nobody has a token yet; sign in once within 15 minutes: {link}"));
+    }
+    Ok(())
+}

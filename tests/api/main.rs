@@ -1,0 +1,4 @@
+//! The HTTP API and its access rules (issue 4), against a running server.
+
+mod access;
+mod desk;
