@@ -1,24 +1,25 @@
 //! What a replay job's driver does: takes the job, releases letters, writes down what became of them. And letters that replay themselves.
 
-use sqlx::{Row, SqliteConnection};
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use serde_json::{Value, json};
+use sqlx::Row;
 
 use super::SqliteStore;
-use super::columns::{self, Binds, select_tasks, spec, state};
+use super::columns::{Bind, Binds, select_tasks, spec, state};
 use super::fault::Fault;
 use super::read::limit;
-use super::replays::{RUNNING, tally};
+use super::replays::RUNNING;
 use super::writer;
-use crate::store::triage::{became, command_for};
+use crate::store::triage::{Fate, became, command_for};
 use crate::store::{
     ItemCounts, ItemOutcome, Pace, Released, ReplayJob, ReplayLease, ReplayOrigin, ReplayStep, StoreError,
 };
-use crate::task::{Command, Millis, PayloadEdit, Task};
+use crate::task::{Millis, PayloadEdit, Task};
 
 /// A selection that has shown no sign of life for so long is given up.
 const SELECTION_MS: Millis = 60_000;
-
-/// Whether a lease is in force: the job runs and has no newer driver.
-const HELD: &str = "SELECT reason, edit, created_by FROM replay_jobs WHERE id = ? AND fence = ? AND state = 'running'";
 
 /// The next letters of job ?1.
 pub(super) const NEXT_ITEMS: &str = "SELECT position, task_id, generation FROM replay_items INDEXED BY replay_items_outcome \
@@ -63,19 +64,16 @@ impl SqliteStore {
         }
         let worker = worker.to_owned();
         let taken = self
-            .transact(move |conn, _, now| {
-                Box::pin(async move {
-                    let sql = "UPDATE replay_jobs SET state = 'stopped', ended_at = ?1, changed_at = ?1, \
-                         why = 'its letters were never all written down; none of them was replayed' \
-                         WHERE state = 'selecting' AND changed_at <= ?2";
-                    sqlx::query(sql).bind(now).bind(now.saturating_sub(SELECTION_MS)).execute(&mut *conn).await?;
-                    let sql = "UPDATE replay_jobs SET worker = ?1, fence = fence + 1, lease_until = ?2 WHERE id = \
-                         (SELECT id FROM replay_jobs WHERE state = 'running' AND lease_until <= ?3 AND (?4 IS NULL OR id = ?4) \
-                         ORDER BY id LIMIT 1) RETURNING id";
-                    let mut binds = Binds::default();
-                    binds.text(&worker).add(now.saturating_add(hold_ms)).add(now).add(id);
-                    Ok(sqlx::query_scalar_with::<_, i64, _>(sql, binds.done()).fetch_optional(conn).await?)
-                })
+            .write(move |conn, _, now| {
+                let sql = "UPDATE replay_jobs SET state = 'stopped', ended_at = ?1, changed_at = ?1, \
+                     why = 'its letters were never all written down; none of them was replayed' \
+                     WHERE state = 'selecting' AND changed_at <= ?2";
+                conn.execute(sql, params![now, now.saturating_sub(SELECTION_MS)])?;
+                let sql = "UPDATE replay_jobs SET worker = ?1, fence = fence + 1, lease_until = ?2 WHERE id = \
+                     (SELECT id FROM replay_jobs WHERE state = 'running' AND lease_until <= ?3 AND (?4 IS NULL OR id = ?4) \
+                     ORDER BY id LIMIT 1) RETURNING id";
+                let values = params![worker, now.saturating_add(hold_ms), now, id];
+                Ok(conn.query_row(sql, values, |row| row.get::<_, i64>(0)).optional()?)
             })
             .await?;
         match taken {
@@ -91,48 +89,34 @@ impl SqliteStore {
         paced_to_us: i64,
     ) -> Result<Option<Released>, StoreError> {
         let lease = *lease;
-        self.transact(move |conn, context, now| {
-            Box::pin(async move {
-                let held = sqlx::query(HELD).bind(lease.job).bind(lease.fence).fetch_optional(&mut *conn).await?;
-                let Some(held) = held else { return Ok(None) };
-                let mut columns = columns::Columns::of(&held);
-                let mut read = || Ok((columns.next()?, columns.next()?, columns.next()?));
-                let (note, edit, by): (Option<String>, Option<String>, Option<String>) = read().map_err(Fault::Unusable)?;
-                let edit = edit.map(|text| PayloadEdit::parse(&text, by)).transpose();
-                let edit = edit.map_err(|error| Fault::Unusable(format!("replay job {}: {error}", lease.job)))?;
-                let edit = edit.map(std::sync::Arc::new);
-
-                let next = sqlx::query(NEXT_ITEMS).bind(lease.job).bind(limit(most)).fetch_all(&mut *conn).await?;
-                let mut places = Vec::with_capacity(next.len());
-                let mut commands: Vec<Command> = Vec::with_capacity(next.len());
-                for row in &next {
-                    let mut columns = columns::Columns::of(row);
-                    let mut read = || Ok((columns.next()?, columns.next()?, columns.next()?));
-                    let (position, id, generation): (i64, String, i64) = read().map_err(Fault::Unusable)?;
-                    places.push(position);
-                    commands.push(command_for(id, generation, edit.as_ref(), note.clone()));
-                }
-                let answers = writer::bisect(conn, context, &commands, now).await?;
-                let fates: Vec<_> = answers.iter().map(became).collect();
-                let rows: Vec<serde_json::Value> = places
-                    .iter()
-                    .zip(&fates)
-                    .map(|(position, fate)| {
-                        serde_json::json!([position, fate.outcome.as_str(), fate.why, fate.runs_as, fate.runs_generation])
-                    })
-                    .collect();
-                let sql = "UPDATE replay_items SET outcome = fate.value ->> 1, why = fate.value ->> 2, runs_as = fate.value ->> 3, \
-                     runs_generation = fate.value ->> 4, at = ?2 FROM json_each(?3) AS fate \
-                     WHERE job = ?1 AND position = fate.value ->> 0";
-                let mut binds = Binds::default();
-                binds.add(lease.job).add(now).add(serde_json::Value::Array(rows).to_string());
-                sqlx::query_with(sql, binds.done()).execute(&mut *conn).await?;
-                let sql = "UPDATE replay_jobs SET paced_to_us = ?, lease_until = ? WHERE id = ?";
-                let until = now.saturating_add(lease.hold_ms);
-                sqlx::query(sql).bind(paced_to_us).bind(until).bind(lease.job).execute(conn).await?;
-                let counts = tally(&fates.into_iter().map(|fate| (fate.outcome, fate.why)).collect::<Vec<_>>());
-                Ok(Some(Released { answers, counts }))
-            })
+        self.write(move |conn, context, now| {
+            let Some((note, edit)) = held(conn, &lease)? else { return Ok(None) };
+            let mut next = conn.prepare_cached(NEXT_ITEMS)?;
+            let next = next.query_map(params![lease.job, limit(most)], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
+            })?;
+            let (mut places, mut commands) = (Vec::new(), Vec::new());
+            for item in next {
+                let (position, id, generation) = item?;
+                places.push(position);
+                commands.push(command_for(id, generation, edit.as_ref(), note.clone()));
+            }
+            let answers = writer::bisect(conn, context, &commands, now)?;
+            let fates: Vec<_> = answers.iter().map(became).collect();
+            let row = |(position, fate): (&i64, &Fate)| {
+                json!([position, fate.outcome.as_str(), fate.why, fate.runs_as, fate.runs_generation])
+            };
+            let rows: Value = places.iter().zip(&fates).map(row).collect();
+            let sql = "UPDATE replay_items SET outcome = fate.value ->> 1, why = fate.value ->> 2, runs_as = fate.value ->> 3, \
+                 runs_generation = fate.value ->> 4, at = ?2 FROM json_each(?3) AS fate \
+                 WHERE job = ?1 AND position = fate.value ->> 0";
+            conn.prepare_cached(sql)?.execute(params![lease.job, now, rows.to_string()])?;
+            let sql = "UPDATE replay_jobs SET paced_to_us = ?, lease_until = ? WHERE id = ?";
+            let alive = now.saturating_add(lease.hold_ms);
+            conn.prepare_cached(sql)?.execute(params![paced_to_us, alive, lease.job])?;
+            let mut counts = ItemCounts::default();
+            fates.iter().for_each(|fate| counts.add(fate.outcome, fate.why.as_deref(), 1));
+            Ok(Some(Released { answers, counts }))
         })
         .await
     }
@@ -162,23 +146,18 @@ impl SqliteStore {
         }
         let lease = *lease;
         let counts = self
-            .transact(move |conn, _, now| {
-                Box::pin(async move {
-                    let held = sqlx::query(HELD).bind(lease.job).bind(lease.fence).fetch_optional(&mut *conn).await?;
-                    if held.is_none() {
-                        return Ok(ItemCounts::default());
-                    }
-                    let pairs: Vec<_> = ended
-                        .iter()
-                        .map(|(position, outcome)| serde_json::json!([position, outcome.as_str()]))
-                        .collect();
-                    let sql = "UPDATE replay_items SET outcome = fate.value ->> 1, at = ?2 FROM json_each(?3) AS fate \
-                         WHERE job = ?1 AND position = fate.value ->> 0 AND outcome = 'replayed'";
-                    let mut binds = Binds::default();
-                    binds.add(lease.job).add(now).add(serde_json::Value::Array(pairs).to_string());
-                    sqlx::query_with(sql, binds.done()).execute(conn).await?;
-                    Ok(tally(&ended.into_iter().map(|(_, outcome)| (outcome, None)).collect::<Vec<_>>()))
-                })
+            .write(move |conn, _, now| {
+                let mut counts = ItemCounts::default();
+                if held(conn, &lease)?.is_none() {
+                    return Ok(counts);
+                }
+                let pairs: Value =
+                    ended.iter().map(|(position, outcome)| json!([position, outcome.as_str()])).collect();
+                let sql = "UPDATE replay_items SET outcome = fate.value ->> 1, at = ?2 FROM json_each(?3) AS fate \
+                     WHERE job = ?1 AND position = fate.value ->> 0 AND outcome = 'replayed'";
+                conn.prepare_cached(sql)?.execute(params![lease.job, now, pairs.to_string()])?;
+                ended.iter().for_each(|(_, outcome)| counts.add(*outcome, None, 1));
+                Ok(counts)
             })
             .await?;
         Ok((counts, next))
@@ -186,31 +165,24 @@ impl SqliteStore {
 
     pub(super) async fn step(&self, lease: &ReplayLease, step: ReplayStep) -> Result<bool, StoreError> {
         let lease = *lease;
-        self.transact(move |conn, _, now| {
-            Box::pin(async move {
-                let alive = now.saturating_add(lease.hold_ms);
-                let (set, at, word) = match step {
-                    ReplayStep::Alive => ("lease_until = ?3", alive, None),
-                    ReplayStep::LeaveToOthers => ("lease_until = ?3", 0, None),
-                    ReplayStep::Stage(stage) => {
-                        ("lease_until = ?3, stage = CAST(?4 AS INTEGER)", alive, Some(stage.to_string()))
-                    }
-                    ReplayStep::Stop(why) => {
-                        ("state = 'stopped', changed_at = ?3, ended_at = ?3, why = ?4", now, Some(why))
-                    }
-                    ReplayStep::Finish => ("state = 'done', changed_at = ?3, ended_at = ?3", now, None),
-                };
-                let sql = format!(
-                    "UPDATE replay_jobs SET {set} WHERE id = ?1 AND fence = ?2 AND state = 'running' RETURNING id"
-                );
-                let mut binds = Binds::default();
-                binds.add(lease.job).add(lease.fence).add(at);
-                if let Some(word) = word {
-                    binds.text(&word);
+        self.write(move |conn, _, now| {
+            let (job, fence, alive) = (lease.job, lease.fence, now.saturating_add(lease.hold_ms));
+            const OURS: &str = "WHERE id = ?1 AND fence = ?2 AND state = 'running'";
+            let run = |set: &str, values: &[&dyn rusqlite::ToSql]| {
+                conn.prepare_cached(&format!("UPDATE replay_jobs SET {set} {OURS}"))?.execute(values)
+            };
+            let changed = match step {
+                ReplayStep::Alive => run("lease_until = ?3", params![job, fence, alive]),
+                ReplayStep::LeaveToOthers => run("lease_until = 0", params![job, fence]),
+                ReplayStep::Stage(stage) => {
+                    run("lease_until = ?3, stage = ?4", params![job, fence, alive, limit(stage)])
                 }
-                let done = sqlx::query_with(sqlx::AssertSqlSafe(sql), binds.done()).fetch_optional(conn).await?;
-                Ok(done.is_some())
-            })
+                ReplayStep::Stop(why) => {
+                    run("state = 'stopped', changed_at = ?3, ended_at = ?3, why = ?4", params![job, fence, now, why])
+                }
+                ReplayStep::Finish => run("state = 'done', changed_at = ?3, ended_at = ?3", params![job, fence, now]),
+            };
+            Ok(changed? > 0)
         })
         .await
     }
@@ -258,19 +230,18 @@ impl SqliteStore {
         let letters: Vec<_> =
             letters.iter().map(|(id, generation, at)| serde_json::json!([id, generation, at])).collect();
         let letters = serde_json::Value::Array(letters).to_string();
-        self.transact(move |conn, _, _| {
-            Box::pin(async move {
-                let sql = "UPDATE tasks SET wake_at = letter.value ->> 2 FROM json_each(?) AS letter \
-                     WHERE tasks.id = letter.value ->> 0 AND tasks.status = 'dead' AND tasks.generation = letter.value ->> 1 \
-                     AND tasks.wake_at IS NULL";
-                sqlx::query(sql).bind(letters).execute(&mut *conn).await?;
-                let sql = match looked_to {
-                    Some(_) => "INSERT OR REPLACE INTO triage_marks (name, at) VALUES (?1, ?2)",
-                    None => "DELETE FROM triage_marks WHERE name = ?1 AND ?2 IS NULL",
-                };
-                sqlx::query(sql).bind(MARK).bind(looked_to).execute(conn).await?;
-                Ok(())
-            })
+        self.write(move |conn, _, _| {
+            let sql = "UPDATE tasks SET wake_at = letter.value ->> 2 FROM json_each(?) AS letter \
+                 WHERE tasks.id = letter.value ->> 0 AND tasks.status = 'dead' AND tasks.generation = letter.value ->> 1 \
+                 AND tasks.wake_at IS NULL";
+            conn.execute(sql, [letters])?;
+            match looked_to {
+                Some(at) => {
+                    conn.execute("INSERT OR REPLACE INTO triage_marks (name, at) VALUES (?, ?)", params![MARK, at])?
+                }
+                None => conn.execute("DELETE FROM triage_marks WHERE name = ?", [MARK])?,
+            };
+            Ok(())
         })
         .await
     }
@@ -281,9 +252,7 @@ impl SqliteStore {
         if self.rows(APPOINTED, binds).await?.is_empty() {
             return Ok(None);
         }
-        let made = self
-            .transact(move |conn, _, now| Box::pin(async move { insert_automatic(conn, pace, limit(most), now).await }))
-            .await?;
+        let made = self.write(move |conn, _, now| insert_automatic(conn, pace, limit(most), now)).await?;
         match made {
             Some(id) => self.job(id).await,
             None => Ok(None),
@@ -292,31 +261,36 @@ impl SqliteStore {
 }
 
 /// A job of the letters whose time has come. Their appointments are over: should the job be ended by a person, they stay dead.
-async fn insert_automatic(
-    conn: &mut SqliteConnection,
-    pace: Pace,
-    most: i64,
-    now: Millis,
-) -> Result<Option<i64>, Fault> {
-    let seqs: Vec<i64> = sqlx::query_scalar(APPOINTED).bind(now).bind(most).fetch_all(&mut *conn).await?;
+fn insert_automatic(conn: &Connection, pace: Pace, most: i64, now: Millis) -> Result<Option<i64>, Fault> {
+    let mut due = conn.prepare(APPOINTED)?;
+    let seqs: Vec<i64> = due.query_map(params![now, most], |row| row.get(0))?.collect::<Result<_, _>>()?;
     if seqs.is_empty() {
         return Ok(None);
     }
     let sql = "INSERT INTO replay_jobs (origin, created_at, reason, about, rate_per_s, ramp, max_failure_ratio, state, changed_at) \
          VALUES ('automatic', ?1, 'automatic replay', '{}', ?2, ?3, ?4, 'running', ?1) RETURNING id";
-    let id: i64 = sqlx::query_scalar(sql)
-        .bind(now)
-        .bind(pace.rate_per_s)
-        .bind(i64::from(pace.ramp))
-        .bind(pace.max_failure_ratio)
-        .fetch_one(&mut *conn)
-        .await?;
-    let seqs = serde_json::json!(seqs).to_string();
+    let values = params![now, pace.rate_per_s, pace.ramp, pace.max_failure_ratio];
+    let id: i64 = conn.query_row(sql, values, |row| row.get(0))?;
+    let seqs = json!(seqs).to_string();
     let sql = "INSERT INTO replay_items (job, position, task_id, generation, outcome, at) \
          SELECT ?1, 1 + wanted.key, task.id, task.generation, 'waiting', ?3 \
          FROM json_each(?2) AS wanted CROSS JOIN tasks AS task ON task.seq = wanted.value";
-    sqlx::query(sql).bind(id).bind(&seqs).bind(now).execute(&mut *conn).await?;
-    let sql = "UPDATE tasks SET wake_at = NULL WHERE seq IN (SELECT value FROM json_each(?))";
-    sqlx::query(sql).bind(&seqs).execute(conn).await?;
+    conn.execute(sql, params![id, seqs, now])?;
+    conn.execute("UPDATE tasks SET wake_at = NULL WHERE seq IN (SELECT value FROM json_each(?))", [&seqs])?;
     Ok(Some(id))
+}
+
+/// A job's reason and edit.
+type Orders = (Option<String>, Option<Arc<PayloadEdit>>);
+
+/// The orders of a job whose lease is in force: it runs and has no newer driver.
+fn held(conn: &Connection, lease: &ReplayLease) -> Result<Option<Orders>, Fault> {
+    type Found = (Option<String>, Option<String>, Option<String>);
+    let sql = "SELECT reason, edit, created_by FROM replay_jobs WHERE id = ? AND fence = ? AND state = 'running'";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let found: Option<Found> = conn.prepare_cached(sql)?.query_row(params![lease.job, lease.fence], read).optional()?;
+    let Some((reason, edit, by)) = found else { return Ok(None) };
+    let edit = edit.map(|text| PayloadEdit::parse(&text, by)).transpose();
+    let edit = edit.map_err(|error| Fault::Unusable(format!("replay job {}: {error}", lease.job)))?;
+    Ok(Some((reason, edit.map(Arc::new))))
 }

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use rusqlite::params;
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
 use super::SqliteStore;
-use super::columns::{Binds, Columns};
+use super::columns::{Binds, Columns, plain};
 use super::fault::Fault;
 use super::filter;
 use crate::policy::TopicPattern;
@@ -288,25 +289,15 @@ pub(super) async fn notes(store: &SqliteStore, by: &LetterGroupBy) -> Result<Vec
 
 pub(super) async fn note(store: &SqliteStore, by: String, note: GroupNote) -> Result<(), StoreError> {
     store
-        .transact(move |conn, _, now| {
-            Box::pin(async move {
-                let mut binds = Binds::default();
-                binds.word(&by).word(&note.key);
-                if note.owner.is_none() && note.note.is_none() {
-                    let sql = "DELETE FROM group_notes WHERE grouped_by = ? AND key = ?";
-                    sqlx::query_with(sql, binds.done()).execute(conn).await?;
-                    return Ok(());
-                }
-                binds
-                    .optional_text(note.owner.as_deref())
-                    .optional_text(note.note.as_deref())
-                    .optional_text(note.noted_by.as_deref())
-                    .add(now);
-                let sql = "INSERT OR REPLACE INTO group_notes (grouped_by, key, owner, note, noted_by, noted_at) \
-                           VALUES (?, ?, ?, ?, ?, ?)";
-                sqlx::query_with(sql, binds.done()).execute(conn).await?;
-                Ok(())
-            })
+        .write(move |conn, _, now| {
+            if note.owner.is_none() && note.note.is_none() {
+                conn.execute("DELETE FROM group_notes WHERE grouped_by = ? AND key = ?", params![by, note.key])?;
+                return Ok(());
+            }
+            let sql = "INSERT OR REPLACE INTO group_notes (grouped_by, key, owner, note, noted_by, noted_at) \
+                       VALUES (?, ?, ?, ?, ?, ?)";
+            conn.execute(sql, params![by, note.key, plain(note.owner), plain(note.note), plain(note.noted_by), now])?;
+            Ok(())
         })
         .await
 }

@@ -31,9 +31,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::LocalBoxFuture;
+use sqlx::SqlitePool;
 use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{SqliteConnection, SqlitePool};
 use tokio::sync::oneshot;
 
 use super::{Clock, StoreError};
@@ -42,12 +41,6 @@ use batch::Context;
 use fault::Fault;
 use writer::{Errand, Queues};
 
-/// The pages that the log may grow to before a commit moves them into the file (4 KiB each).
-const CHECKPOINT_PAGES: &str = "4000";
-/// What stays of the log file after that.
-const LOG_BYTES: &str = "67108864";
-/// The writer's page cache, in KiB.
-const CACHE_KIB: &str = "-8192";
 /// How long to wait for the writer's word on commits by others before going by its last one.
 const LOOK_OUTSIDE: Duration = Duration::from_millis(200);
 
@@ -82,6 +75,7 @@ impl Default for SqliteOptions {
 pub struct SqliteStore {
     path: PathBuf,
     clock: Clock,
+    commit_timeout: Duration,
     writer: Queues,
     readers: SqlitePool,
 }
@@ -111,12 +105,8 @@ impl SqliteStore {
             .map_err(|error| Fault::from(error).at(&path))?;
         let writer = writer::start(writer::Setup {
             path: path.clone(),
-            connect: connect
-                .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
-                .pragma("journal_size_limit", LOG_BYTES)
-                .pragma("cache_size", CACHE_KIB),
+            busy_timeout: options.busy_timeout,
             clock: options.clock.clone(),
-            commit_timeout: options.commit_timeout,
             context: Context {
                 settings,
                 writes: write::Writes::new(),
@@ -124,7 +114,7 @@ impl SqliteStore {
                 pauses: BTreeSet::new(),
             },
         })?;
-        Ok(SqliteStore { path, clock: options.clock, writer, readers })
+        Ok(SqliteStore { path, clock: options.clock, commit_timeout: options.commit_timeout, writer, readers })
     }
 
     fn fault(&self, fault: impl Into<Fault>) -> StoreError {
@@ -145,32 +135,18 @@ impl SqliteStore {
         answer.await.unwrap_or_else(|_| Err(self.closed()))
     }
 
-    /// Has the writer run `work` in a transaction of its own.
-    async fn transact<T: Send + 'static>(
-        &self,
-        work: impl for<'t> FnOnce(&'t mut SqliteConnection, &'t mut Context, Millis) -> LocalBoxFuture<'t, Result<T, Fault>>
-        + Send
-        + 'static,
-    ) -> Result<T, StoreError> {
-        let (found, mut answer) = oneshot::channel();
-        let work: writer::Transact = Box::new(move |conn, context, now| {
-            Box::pin(async move {
-                let value = work(conn, context, now).await?;
-                // A caller that went away does not undo it.
-                found.send(value).ok();
-                Ok(())
-            })
-        });
-        self.errand(|reply| Errand::Transact(work, reply)).await?;
-        answer.try_recv().map_err(|_| self.closed())
-    }
-
-    /// The same for rare changes on tables that no command touches.
+    /// Runs `work` in a transaction of the writer. For rare changes on tables that no command touches, or together with commands.
     async fn write<T: Send + 'static>(
         &self,
-        work: impl for<'c> FnOnce(&'c mut SqliteConnection, Millis) -> LocalBoxFuture<'c, Result<T, Fault>> + Send + 'static,
+        work: impl FnOnce(&rusqlite::Connection, &mut Context, Millis) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.transact(move |conn, _, now| work(conn, now)).await
+        self.errand(|reply| {
+            Errand::Write(Box::new(move |writer| {
+                // Who asked may have gone away; what was begun is finished all the same.
+                reply.send(writer.write(work)).ok();
+            }))
+        })
+        .await
     }
 
     /// The count of commits by others, as new as the writer can tell at once.

@@ -2,7 +2,7 @@
 //!
 //! What may go is looked for by readers and looked at once more by the writer. Dead letters and whatever is unfinished never match.
 
-use sqlx::SqliteConnection;
+use rusqlite::{Connection, params};
 
 use super::SqliteStore;
 use super::columns::Binds;
@@ -75,73 +75,63 @@ pub(super) async fn prune(
     let mut removed = 0;
     for part in found.chunks(PART) {
         let part = serde_json::json!(part).to_string();
-        removed +=
-            store.transact(move |conn, _, _| Box::pin(async move { remove(conn, what, before, &part).await })).await?;
+        removed += store.write(move |conn, _, _| remove(conn, what, before, &part)).await?;
     }
     Ok(removed)
 }
 
 /// Removes what still may go of the rows with these numbers.
-async fn remove(conn: &mut SqliteConnection, what: Prunable, before: Millis, rows: &str) -> Result<i64, Fault> {
-    let run = async |conn: &mut SqliteConnection, sql: &'static str| {
-        let mut binds = Binds::default();
-        binds.add(before).add(rows);
-        let removed: Vec<i64> = sqlx::query_scalar_with(sql, binds.done()).fetch_all(conn).await?;
-        Ok::<_, Fault>(limit(removed.len()))
-    };
+fn remove(conn: &Connection, what: Prunable, before: Millis, rows: &str) -> Result<i64, Fault> {
+    // Both arguments are bound in each, so each names them.
+    let run = |sql: &str| Ok::<i64, Fault>(limit(conn.prepare_cached(sql)?.execute(params![before, rows])?));
     match what {
         Prunable::Tasks => {
             for sql in [
                 concat!(
                     "DELETE FROM attachments WHERE task_id IN (SELECT id FROM tasks WHERE seq IN (SELECT value FROM json_each(?2)) AND ",
                     ended_tasks!(),
-                    ") RETURNING 1"
+                    ")"
                 ),
                 concat!(
                     "DELETE FROM attempts WHERE task_id IN (SELECT id FROM tasks WHERE seq IN (SELECT value FROM json_each(?2)) AND ",
                     ended_tasks!(),
-                    ") RETURNING 1"
+                    ")"
                 ),
                 concat!(
                     "DELETE FROM results WHERE task_id IN (SELECT id FROM tasks WHERE seq IN (SELECT value FROM json_each(?2)) AND ",
                     ended_tasks!(),
-                    ") RETURNING 1"
+                    ")"
                 ),
             ] {
-                run(conn, sql).await?;
+                run(sql)?;
             }
-            let sql = concat!(
-                "DELETE FROM tasks WHERE seq IN (SELECT value FROM json_each(?2)) AND ",
-                ended_tasks!(),
-                " RETURNING 1"
-            );
-            let removed = run(conn, sql).await?;
+            let sql =
+                concat!("DELETE FROM tasks WHERE seq IN (SELECT value FROM json_each(?2)) AND ", ended_tasks!(), "");
+            let removed = run(sql)?;
             // An edit is told as long as one of its two tasks is there.
             let sql = "DELETE FROM edits WHERE ?1 = ?1 AND ?2 = ?2 AND NOT EXISTS (SELECT 1 FROM tasks WHERE id = edits.task_id) \
-                       AND NOT EXISTS (SELECT 1 FROM tasks WHERE id = edits.edited_from) RETURNING 1";
-            run(conn, sql).await?;
+                       AND NOT EXISTS (SELECT 1 FROM tasks WHERE id = edits.edited_from)";
+            run(sql)?;
             Ok(removed)
         }
         Prunable::Attachments => {
             let sql = concat!(
                 "DELETE FROM attachments WHERE rowid IN (SELECT value FROM json_each(?2)) AND ",
                 old_attachments!(),
-                " RETURNING 1"
+                ""
             );
-            run(conn, sql).await
+            run(sql)
         }
         Prunable::Cached => {
-            let sql =
-                "DELETE FROM cached WHERE rowid IN (SELECT value FROM json_each(?2)) AND stored_at < ?1 RETURNING 1";
-            run(conn, sql).await
+            let sql = "DELETE FROM cached WHERE rowid IN (SELECT value FROM json_each(?2)) AND stored_at < ?1";
+            run(sql)
         }
         Prunable::Replays => {
             let sql = "DELETE FROM replay_items WHERE job IN (SELECT id FROM replay_jobs WHERE id IN (SELECT value FROM json_each(?2)) \
-                       AND ended_at < ?1) RETURNING 1";
-            run(conn, sql).await?;
-            let sql =
-                "DELETE FROM replay_jobs WHERE id IN (SELECT value FROM json_each(?2)) AND ended_at < ?1 RETURNING 1";
-            run(conn, sql).await
+                       AND ended_at < ?1)";
+            run(sql)?;
+            let sql = "DELETE FROM replay_jobs WHERE id IN (SELECT value FROM json_each(?2)) AND ended_at < ?1";
+            run(sql)
         }
         Prunable::Gates => Ok(0),
     }
@@ -164,12 +154,9 @@ async fn gates(store: &SqliteStore, before: Millis, most: usize, dry_run: bool) 
     for part in idle.chunks(PART) {
         let part = serde_json::json!(part).to_string();
         removed += store
-            .transact(move |conn, _, _| {
-                Box::pin(async move {
-                    let sql = "DELETE FROM gates WHERE (key, state) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?)) RETURNING 1";
-                    let removed: Vec<i64> = sqlx::query_scalar(sql).bind(part).fetch_all(conn).await?;
-                    Ok(limit(removed.len()))
-                })
+            .write(move |conn, _, _| {
+                let sql = "DELETE FROM gates WHERE (key, state) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))";
+                Ok(limit(conn.execute(sql, [part])?))
             })
             .await?;
     }

@@ -3,12 +3,11 @@
 //! A selection is taken by readers at one moment and written down in parts, so that the writer is never held for long; the job moves
 //! nothing before the last part is written.
 
-use std::collections::BTreeMap;
-
-use sqlx::{AssertSqlSafe, SqliteConnection};
+use rusqlite::{Connection, params};
+use sqlx::AssertSqlSafe;
 
 use super::SqliteStore;
-use super::columns::{Binds, Columns};
+use super::columns::{Bind, Binds, Columns, plain};
 use super::fault::Fault;
 use super::groups;
 use super::read::limit;
@@ -162,16 +161,12 @@ impl SqliteStore {
         let others = if full { Vec::new() } else { new.selection.filter.ids.clone() };
         let edited = new.edit.is_some();
         let new = std::sync::Arc::new(new);
-        let id = self.transact(move |conn, _, now| Box::pin(async move { insert_job(conn, &new, now).await })).await?;
+        let id = self.write(move |conn, _, now| insert_job(conn, &new, now)).await?;
         for (part, places) in places.chunks(PART).enumerate() {
             let (before, places) = (part * PART, serde_json::json!(places).to_string());
-            self.transact(move |conn, _, now| {
-                Box::pin(async move { insert_items(conn, id, limit(before), places, edited, now).await })
-            })
-            .await?;
+            self.write(move |conn, _, now| insert_items(conn, id, limit(before), &places, edited, now)).await?;
         }
-        self.transact(move |conn, _, now| Box::pin(async move { close_selection(conn, id, &others, now).await }))
-            .await?;
+        self.write(move |conn, _, now| close_selection(conn, id, &others, now)).await?;
         self.job(id).await?.ok_or_else(|| self.fault(Fault::Unusable(format!("replay job {id} is gone"))))
     }
 
@@ -257,27 +252,23 @@ impl SqliteStore {
     ) -> Result<Steered, StoreError> {
         let (by, why) = (by.map(str::to_owned), why.map(str::to_owned));
         let done = self
-            .transact(move |conn, _, now| {
-                Box::pin(async move {
-                    // Whoever resumes a job lets any worker go on with it, at a rate that begins anew.
-                    let sql = match word {
-                        Steer::Pause => {
-                            "UPDATE replay_jobs SET state = 'paused', why = ?2, changed_by = ?3, changed_at = ?4 \
-                             WHERE id = ?1 AND state = 'running' RETURNING id"
-                        }
-                        Steer::Resume => {
-                            "UPDATE replay_jobs SET state = 'running', why = ?2, changed_by = ?3, changed_at = ?4, \
-                             lease_until = 0, paced_to_us = 0 WHERE id = ?1 AND state = 'paused' RETURNING id"
-                        }
-                        Steer::Cancel => {
-                            "UPDATE replay_jobs SET state = 'cancelled', why = ?2, changed_by = ?3, changed_at = ?4, ended_at = ?4 \
-                             WHERE id = ?1 AND (state = 'selecting' OR state = 'running' OR state = 'paused') RETURNING id"
-                        }
-                    };
-                    let mut binds = Binds::default();
-                    binds.add(id).optional_text(why.as_deref()).optional_text(by.as_deref()).add(now);
-                    Ok(sqlx::query_with(sql, binds.done()).fetch_optional(conn).await?.is_some())
-                })
+            .write(move |conn, _, now| {
+                // Whoever resumes a job lets any worker go on with it, at a rate that begins anew.
+                let sql = match word {
+                    Steer::Pause => {
+                        "UPDATE replay_jobs SET state = 'paused', why = ?2, changed_by = ?3, changed_at = ?4 \
+                         WHERE id = ?1 AND state = 'running'"
+                    }
+                    Steer::Resume => {
+                        "UPDATE replay_jobs SET state = 'running', why = ?2, changed_by = ?3, changed_at = ?4, \
+                         lease_until = 0, paced_to_us = 0 WHERE id = ?1 AND state = 'paused'"
+                    }
+                    Steer::Cancel => {
+                        "UPDATE replay_jobs SET state = 'cancelled', why = ?2, changed_by = ?3, changed_at = ?4, ended_at = ?4 \
+                         WHERE id = ?1 AND (state = 'selecting' OR state = 'running' OR state = 'paused')"
+                    }
+                };
+                Ok(conn.execute(sql, params![id, plain(why), plain(by), now])? > 0)
             })
             .await?;
         Ok(match self.job(id).await? {
@@ -288,39 +279,42 @@ impl SqliteStore {
     }
 }
 
-async fn insert_job(conn: &mut SqliteConnection, new: &NewReplay, now: Millis) -> Result<i64, Fault> {
-    let (worker, hold_ms) = new.driver.as_ref().map_or((None, 0), |(worker, hold)| (Some(worker.as_str()), *hold));
-    let mut binds = Binds::default();
-    binds
-        .word(ReplayOrigin::Person.as_str())
-        .add(now)
-        .optional_text(new.created_by.as_deref())
-        .optional_text(new.reason.as_deref())
-        .word(&new.about.to_string())
-        .add(new.pace.rate_per_s)
-        .add(i64::from(new.pace.ramp))
-        .add(new.pace.max_failure_ratio)
-        .optional_text(new.edit.as_deref())
-        .optional_text(worker)
-        .add(i64::from(worker.is_some()))
-        .add(if worker.is_some() { now.saturating_add(hold_ms) } else { 0 })
-        .add(now);
+fn insert_job(conn: &Connection, new: &NewReplay, now: Millis) -> Result<i64, Fault> {
+    let (worker, lease_until) = match &new.driver {
+        Some((worker, hold_ms)) => (Some(worker), now.saturating_add(*hold_ms)),
+        None => (None, 0),
+    };
     let sql = "INSERT INTO replay_jobs (origin, created_at, created_by, reason, about, rate_per_s, ramp, max_failure_ratio, edit, \
                state, worker, fence, lease_until, changed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'selecting', ?, ?, ?, ?) RETURNING id";
-    Ok(sqlx::query_scalar_with(sql, binds.done()).fetch_one(conn).await?)
+    let values = params![
+        ReplayOrigin::Person.as_str(),
+        now,
+        plain(new.created_by.clone()),
+        plain(new.reason.clone()),
+        new.about.to_string(),
+        new.pace.rate_per_s,
+        new.pace.ramp,
+        new.pace.max_failure_ratio,
+        new.edit,
+        worker,
+        i64::from(worker.is_some()),
+        lease_until,
+        now,
+    ];
+    Ok(conn.query_row(sql, values, |row| row.get(0))?)
 }
 
 /// Writes letters down behind the `before` first ones. One that has moved on since it was chosen is skipped, and so is one that has
 /// come back to the dead since.
-async fn insert_items(
-    conn: &mut SqliteConnection,
+fn insert_items(
+    conn: &Connection,
     job: i64,
     before: i64,
-    places: String,
+    places: &str,
     edited: bool,
     now: Millis,
 ) -> Result<(), Fault> {
-    if !is_selecting(conn, job).await? {
+    if !is_selecting(conn, job)? {
         return Ok(());
     }
     let unfit: Vec<&str> = DeadReason::ALL
@@ -328,59 +322,41 @@ async fn insert_items(
         .filter(|reason| skipped_for(*reason, edited).is_some())
         .map(DeadReason::as_str)
         .collect();
-    let mut binds = Binds::default();
-    binds.add(job).add(before).add(places).add(serde_json::json!(unfit).to_string()).add(now);
     let sql = "INSERT INTO replay_items (job, position, task_id, generation, outcome, why, at) \
          SELECT ?1, ?2 + 1 + place, id, generation, CASE WHEN why IS NULL THEN 'waiting' ELSE 'skipped' END, why, ?5 FROM ( \
          SELECT wanted.key AS place, task.id, task.generation, CASE WHEN task.status <> 'dead' THEN 'not_dead' \
          WHEN task.ended_at > (SELECT created_at FROM replay_jobs WHERE id = ?1) THEN 'changed' \
          WHEN task.dead_reason IN (SELECT value FROM json_each(?4)) THEN 'not_replayable' END AS why \
          FROM json_each(?3) AS wanted CROSS JOIN tasks AS task ON task.seq = wanted.value)";
-    sqlx::query_with(sql, binds.done()).execute(&mut *conn).await?;
+    conn.execute(sql, params![job, before, places, serde_json::json!(unfit).to_string(), now])?;
     // A sign of life: a selection that nobody goes on with is given up; see `drive`.
-    let sql = "UPDATE replay_jobs SET changed_at = ? WHERE id = ?";
-    sqlx::query(sql).bind(now).bind(job).execute(conn).await?;
+    conn.execute("UPDATE replay_jobs SET changed_at = ? WHERE id = ?", params![now, job])?;
     Ok(())
 }
 
-async fn is_selecting(conn: &mut SqliteConnection, job: i64) -> Result<bool, Fault> {
+fn is_selecting(conn: &Connection, job: i64) -> Result<bool, Fault> {
     let sql = "SELECT count(*) FROM replay_jobs WHERE id = ? AND state = 'selecting'";
-    Ok(sqlx::query_scalar::<_, i64>(sql).bind(job).fetch_one(conn).await? > 0)
+    Ok(conn.query_row(sql, [job], |row| row.get::<_, i64>(0))? > 0)
 }
 
 /// The last part: ids that were asked for by name and are no letters of the job; then the job may run.
-async fn close_selection(conn: &mut SqliteConnection, job: i64, ids: &[String], now: Millis) -> Result<(), Fault> {
-    if !is_selecting(conn, job).await? {
+fn close_selection(conn: &Connection, job: i64, ids: &[String], now: Millis) -> Result<(), Fault> {
+    if !is_selecting(conn, job)? {
         return Ok(());
     }
     if !ids.is_empty() {
-        let mut binds = Binds::default();
-        binds.add(job).add(serde_json::json!(ids).to_string()).add(now);
         let sql = "INSERT INTO replay_items (job, position, task_id, generation, outcome, why, at) \
              SELECT ?1, (SELECT coalesce(max(position), 0) FROM replay_items WHERE job = ?1) + row_number() OVER (), wanted.value, \
              coalesce(task.generation, 0), 'skipped', CASE WHEN task.id IS NULL THEN 'not_found' WHEN task.status = 'dead' \
              THEN 'not_matched' ELSE 'not_dead' END, ?3 FROM json_each(?2) AS wanted LEFT JOIN tasks AS task ON task.id = wanted.value \
              WHERE NOT EXISTS (SELECT 1 FROM replay_items AS known INDEXED BY replay_items_task \
              WHERE known.task_id = wanted.value AND known.job = ?1)";
-        sqlx::query_with(sql, binds.done()).execute(&mut *conn).await?;
+        conn.execute(sql, params![job, serde_json::json!(ids).to_string(), now])?;
     }
     let sql = "UPDATE replay_jobs SET changed_at = ?2, \
          (state, ended_at) = (SELECT CASE WHEN waiting THEN 'running' ELSE 'done' END, CASE WHEN waiting THEN NULL ELSE ?2 END FROM \
          (SELECT EXISTS (SELECT 1 FROM replay_items WHERE job = ?1 AND outcome = 'waiting') AS waiting)) \
          WHERE id = ?1";
-    let mut binds = Binds::default();
-    binds.add(job).add(now);
-    sqlx::query_with(sql, binds.done()).execute(conn).await?;
+    conn.execute(sql, params![job, now])?;
     Ok(())
-}
-
-/// Counts by outcome and reason of the letters that a driver has just dealt with.
-pub(super) fn tally(items: &[(ItemOutcome, Option<String>)]) -> ItemCounts {
-    let mut counts: BTreeMap<(ItemOutcome, Option<&str>), i64> = BTreeMap::new();
-    for (outcome, why) in items {
-        *counts.entry((*outcome, why.as_deref())).or_insert(0) += 1;
-    }
-    let mut tallied = ItemCounts::default();
-    counts.into_iter().for_each(|((outcome, why), number)| tallied.add(outcome, why, number));
-    tallied
 }

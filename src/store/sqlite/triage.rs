@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::columns::{Binds, Columns};
+use super::columns::{Bind, Binds, Columns};
 use super::{SqliteStore, groups, prune};
 use crate::store::{
     Filter, GroupNote, ItemCounts, ItemOutcome, LetterGroup, LetterGroupBy, LetterHistory, NewReplay, Pace, Prunable,
