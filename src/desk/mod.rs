@@ -7,8 +7,10 @@
 pub mod filter;
 pub mod gates;
 mod mask;
+pub mod people;
 pub mod queues;
 pub mod rules;
+pub mod secret;
 pub mod stats;
 pub mod submit;
 pub mod task;
