@@ -60,6 +60,7 @@ pub mod broker;
 pub mod config;
 pub mod dead_letter;
 pub mod demo;
+pub mod desk;
 pub mod gate;
 pub mod handler;
 pub mod policy;

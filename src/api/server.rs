@@ -19,6 +19,7 @@ pub fn router(app: Arc<App>, pages: Router<Arc<App>>) -> Router {
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .merge(super::table::router(&app, super::v1::table()))
         .merge(sign_in::routes())
         .merge(pages)
         .fallback(async || Problem::not_found("there is nothing here"))

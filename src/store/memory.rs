@@ -4,6 +4,7 @@
 //! with the process.
 
 mod access;
+mod triage;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,6 +44,7 @@ struct Inner {
     policies: Vec<PolicyVersion>,
     nodes: BTreeMap<String, Node>,
     access: access::Access,
+    triage: triage::Triage,
     /// Rows inserted past the commands, as another process would.
     outside_changes: i64,
 }
@@ -117,6 +119,7 @@ impl Inner {
         for attempt in changes.attempts {
             self.attempts.insert((attempt.task_id.clone(), attempt.fence), attempt);
         }
+        self.triage.edits.extend(changes.edits);
         self.results.extend(changes.results);
         self.cached.extend(changes.cached.into_iter().map(|c| ((c.task_type, c.key), (c.result, c.stored_at))));
     }

@@ -9,6 +9,7 @@ mod clock;
 pub mod memory;
 pub mod sqlite;
 mod tally;
+mod triage;
 mod versions;
 
 use async_trait::async_trait;
@@ -18,6 +19,11 @@ use thiserror::Error;
 
 pub use clock::Clock;
 pub use tally::{AttemptTally, FailureTally, GroupBy, Tally};
+pub use triage::{
+    GROUP_HOURS, GROUP_SAMPLES, GroupNote, ItemCounts, ItemOutcome, LetterGroup, LetterGroupBy, LetterHistory,
+    LetterSample, NewReplay, Pace, Prunable, Released, ReplayItem, ReplayJob, ReplayLease, ReplayOrigin, ReplayState,
+    ReplayStep, Selection, Steer, Steered, TriageStore, why_skipped,
+};
 pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 
 use access::AccessStore;
@@ -186,7 +192,7 @@ pub struct StoreReport {
 
 /// The port. Every method may be called from any task; dropping the future of [`Store::apply`] does not undo it.
 #[async_trait]
-pub trait Store: AccessStore + Send + Sync + 'static {
+pub trait Store: AccessStore + TriageStore + Send + Sync + 'static {
     /// The store's clock.
     fn now(&self) -> Millis;
 

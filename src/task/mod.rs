@@ -7,6 +7,7 @@
 mod attempt;
 mod command;
 mod decide;
+mod edit;
 mod fingerprint;
 mod gates;
 mod mirror;
@@ -22,6 +23,7 @@ pub use command::{
     Answer, Change, Claimant, Command, Degraded, Ending, NewTask, Refusal, Settings, Settlement, WakeUp,
 };
 pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost, hold_for, rejudge};
+pub use edit::{Difference, EditError, EditPreview, EditRecord, PayloadEdit};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
 pub use rows::{Cached, Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
@@ -34,6 +36,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::gate::Pass;
@@ -42,7 +45,7 @@ use crate::gate::Pass;
 pub type Millis = i64;
 
 /// Where a task stands. Each variant says who moves it on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Waits for its first attempt of this generation. A claim moves it to `running`; a person may cancel it.
@@ -109,7 +112,7 @@ impl fmt::Display for Status {
 }
 
 /// Why a task is dead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadReason {
     /// The last allowed attempt failed.
@@ -239,7 +242,7 @@ pub struct Outstanding {
 }
 
 /// The state of a dead task's copy in the broker's DLQ. Speaks of the current generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DlqCopy {
     /// There should be none.
