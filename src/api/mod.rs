@@ -15,6 +15,7 @@ mod v1;
 
 pub use crate::desk::secret;
 pub use access::Principal;
+pub use input::MOST_ITEMS;
 pub use problem::{FieldError, Problem, ProblemBody};
 pub use server::{Server, pages, router};
 pub use table::Route;

@@ -11,8 +11,9 @@ use super::context::Context;
 use super::exit::{self, Exit};
 use super::filter::{FilterArgs, PageArgs};
 use super::output::{Entry, Listing};
+use super::pager::{self, Which};
 use super::replay::{self, Choice, Rate};
-use super::{pager, task, view, wait};
+use super::{task, view, wait};
 
 /// Look at dead letters and decide what becomes of them
 #[derive(Debug, Subcommand)]
@@ -110,27 +111,29 @@ impl Verb {
 /// # Errors
 /// With an exit code in the chain where one fits.
 pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
-    let store = context.store().await?;
     match verb {
-        Verb::List { filter, page } => context.bound("the store", list(context, &*store, &filter, &page)).await?,
+        Verb::List { filter, page } => {
+            pager::print(context, Which::DeadLetters, &filter, &page, &view::DEAD_COLUMNS, view::dead_entry).await?;
+            return Ok(Exit::Done);
+        }
         Verb::Show { id, attachments } => {
-            let found = wait::one(context, &*store, &id).await?;
-            if found.state.status != Status::Dead {
-                let text = format!("task {id:?} is {}, not dead; see `redeliver task show`", found.state.status);
+            let door = context.door().await?;
+            let found = wait::detail(context, &door, &id).await?.task;
+            if found.status != Status::Dead {
+                let text = format!("task {id:?} is {}, not dead; see `redeliver task show`", found.status);
                 return Err(exit::error(Exit::Conflict, text));
             }
-            context.bound("the store", task::show(context, &*store, &id, attachments.as_deref())).await?
+            return context.bound("the store", task::show(context, &door, &id, attachments.as_deref())).await?;
         }
+        _ => {}
+    }
+    let store = context.store().await?;
+    match verb {
+        Verb::List { .. } | Verb::Show { .. } => Ok(Exit::Done),
         Verb::Replay { choice, rate, consent } => replay::replay(context, store, &choice, rate, &consent).await,
         Verb::Discard { choice, consent } => discard(context, &*store, &choice, &consent).await,
         Verb::Sync { queues, consent } => sync(context, &*store, &queues, &consent).await,
     }
-}
-
-async fn list(context: &Context, store: &dyn Store, filter: &FilterArgs, page: &PageArgs) -> anyhow::Result<Exit> {
-    let filter = filter.to_dead_filter(&[], store.now())?;
-    pager::print(&context.printer, store, &filter, page, &view::DEAD_COLUMNS, view::dead_entry).await?;
-    Ok(Exit::Done)
 }
 
 async fn discard(context: &Context, store: &dyn Store, choice: &Choice, consent: &Consent) -> anyhow::Result<Exit> {

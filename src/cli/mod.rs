@@ -3,6 +3,7 @@
 //! Commands decide nothing about tasks: they ask the store, give commands to it and publish what it answers. stdout is data, stderr is
 //! everything else.
 
+mod audit;
 mod batch;
 mod bench;
 mod breaker;
@@ -27,6 +28,7 @@ mod policy;
 mod publish;
 mod queue;
 mod reload;
+mod remote;
 mod replay;
 mod scratch;
 mod serve;
@@ -34,6 +36,7 @@ mod simulate;
 mod stats;
 mod store;
 mod task;
+mod token;
 mod topology;
 mod variants;
 mod view;
@@ -99,6 +102,8 @@ struct Globals {
     /// Instead of `store.url`
     #[arg(long, global = true, value_name = "URL", hide_short_help = true)]
     store_url: Option<String>,
+    #[command(flatten)]
+    api: remote::ApiArgs,
 }
 
 impl Globals {
@@ -131,6 +136,10 @@ enum Command {
     #[command(subcommand)]
     Policy(policy::Verb),
     Stats(Box<stats::Args>),
+    #[command(subcommand)]
+    Token(token::Verb),
+    #[command(subcommand)]
+    Audit(audit::Verb),
     #[command(subcommand)]
     Config(config::Verb),
     #[command(subcommand)]
@@ -207,6 +216,8 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Command::Breaker(verb) => breaker::run(verb, &data(Vec::new())?).await,
         Command::Limit(verb) => limit::run(verb, &data(Vec::new())?).await,
+        Command::Token(verb) => token::run(verb, &data(Vec::new())?).await,
+        Command::Audit(verb) => audit::run(verb, &data(Vec::new())?).await,
         Command::Stats(args) => stats::run(&args, &data(Vec::new())?).await,
         Command::Topology(verb) => {
             verb.can_run()?;
