@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal};
 
-use redeliver::desk::filter::{FilterText, attempts, dead_reason, pattern, status};
 pub use redeliver::desk::filter::{Moment, label, moment};
-use redeliver::desk::time;
+use redeliver::desk::filter::{attempts, dead_reason, pattern, status};
 use redeliver::policy::TopicPattern;
 use redeliver::store::{Comparison, Filter};
 use redeliver::task::{DeadReason, Millis, Status};
@@ -119,33 +118,6 @@ impl FilterArgs {
             attempts: self.attempts,
             text: self.text.clone(),
         })
-    }
-
-    /// A filter as a server reads it.
-    pub fn text_of(filter: &Filter) -> FilterText {
-        let sign = |comparison| match comparison {
-            Comparison::Less => "<",
-            Comparison::AtMost => "<=",
-            Comparison::Equal => "=",
-            Comparison::AtLeast => ">=",
-            Comparison::More => ">",
-        };
-        FilterText {
-            types: filter.types.iter().map(ToString::to_string).collect(),
-            labels: filter.labels.iter().map(|(name, value)| format!("{name}={value}")).collect(),
-            statuses: filter.statuses.iter().map(ToString::to_string).collect(),
-            reasons: filter.reasons.iter().map(ToString::to_string).collect(),
-            classes: filter.classes.clone(),
-            codes: filter.codes.clone(),
-            http_statuses: filter.http_statuses.clone(),
-            fingerprints: filter.fingerprints.clone(),
-            queues: filter.queues.clone(),
-            ids: filter.ids.clone(),
-            since: filter.since.map(time),
-            until: filter.until.map(time),
-            attempts: filter.attempts.map(|(comparison, number)| format!("{}{number}", sign(comparison))),
-            text: filter.text.clone(),
-        }
     }
 
     /// The same for commands about dead letters.

@@ -1,6 +1,7 @@
 //! Long lists, printed page by page: `--all` over a million tasks holds one page in memory (a table needs all of them to know its
 //! widths).
 
+use redeliver::desk::filter::FilterText;
 use redeliver::desk::task::TaskDocument;
 use redeliver::desk::{List, Mask};
 use redeliver::store::{Filter, Page};
@@ -79,7 +80,7 @@ struct Source<'c> {
     door: Door<'c>,
     which: Which,
     filter: Filter,
-    text: redeliver::desk::filter::FilterText,
+    text: FilterText,
 }
 
 impl<'c> Source<'c> {
@@ -94,7 +95,7 @@ impl<'c> Source<'c> {
             Which::DeadLetters => args.to_dead_filter(&[], now)?,
         };
         // Ids from stdin can be read once only.
-        let text = FilterArgs::text_of(&filter);
+        let text = FilterText::of(&filter);
         Ok(Source { door, which, filter, text })
     }
 
@@ -121,7 +122,7 @@ impl<'c> Source<'c> {
 #[derive(Serialize)]
 struct Query<'q> {
     #[serde(flatten)]
-    filter: &'q redeliver::desk::filter::FilterText,
+    filter: &'q FilterText,
     limit: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<&'q str>,

@@ -1,5 +1,6 @@
 //! `redeliver stats`: what the history says about types, shops, attempts and policies.
 
+use redeliver::desk::filter::FilterText;
 use redeliver::desk::stats::{
     AttemptTallyDocument, By, FailureTallyDocument, Stats, StatsItem, TallyDocument, by, ratio, stats,
 };
@@ -53,16 +54,8 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
             context.bound("the store", stats(&*store, &args.by, &filter, limit)).await??
         }
         Door::Api(remote) => {
-            let filter = FilterArgs::text_of(&args.filter.to_filter(&[], now())?);
-            let query = Query {
-                by: args.by.to_string(),
-                limit: args.limit.min(1000),
-                since: filter.since,
-                until: filter.until,
-                types: filter.types,
-                label: filter.labels,
-                queue: filter.queues,
-            };
+            let filter = FilterText::of(&args.filter.to_filter(&[], now())?);
+            let query = Query { by: args.by.to_string(), limit: args.limit.min(1000), filter };
             context.bound("the server", remote.get(&["stats"], &query)).await??
         }
     };
@@ -72,14 +65,10 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
 /// What a server is asked.
 #[derive(Serialize)]
 struct Query {
+    #[serde(flatten)]
+    filter: FilterText,
     by: String,
     limit: u32,
-    since: Option<String>,
-    until: Option<String>,
-    #[serde(rename = "type")]
-    types: Vec<String>,
-    label: Vec<String>,
-    queue: Vec<String>,
 }
 
 fn print(args: &Args, context: &Context, found: &Stats) -> anyhow::Result<Exit> {

@@ -1,5 +1,6 @@
 //! `redeliver policy report`: variants of a policy, compared (X4).
 
+use redeliver::desk::filter::FilterText;
 use redeliver::desk::stats::{Report, VariantDocument, Verdict, report};
 use redeliver::desk::to_json;
 use serde::Serialize;
@@ -33,15 +34,8 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
             context.bound("the store", report(&*store, args.policy.as_deref(), &filter)).await??
         }
         Door::Api(remote) => {
-            let filter = FilterArgs::text_of(&args.filter.to_filter(&[], now())?);
-            let query = Query {
-                policy: args.policy.clone(),
-                since: filter.since,
-                until: filter.until,
-                types: filter.types,
-                label: filter.labels,
-                queue: filter.queues,
-            };
+            let filter = FilterText::of(&args.filter.to_filter(&[], now())?);
+            let query = Query { policy: args.policy.clone(), filter };
             context.bound("the server", remote.get(&["policies", "report"], &query)).await??
         }
     };
@@ -76,13 +70,10 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
 /// What a server is asked.
 #[derive(Serialize)]
 struct Query {
+    #[serde(flatten)]
+    filter: FilterText,
+    #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
-    since: Option<String>,
-    until: Option<String>,
-    #[serde(rename = "type")]
-    types: Vec<String>,
-    label: Vec<String>,
-    queue: Vec<String>,
 }
 
 fn entry(variant: &VariantDocument) -> Entry {

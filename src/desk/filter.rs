@@ -191,6 +191,51 @@ pub struct FilterError {
 const MOST_VALUES: usize = 10_000;
 
 impl FilterText {
+    /// What its fields are called in a query.
+    pub const FIELDS: [&str; 14] = [
+        "type",
+        "label",
+        "status",
+        "reason_is",
+        "class",
+        "code",
+        "http_status",
+        "fingerprint",
+        "queue",
+        "id",
+        "since",
+        "until",
+        "attempts",
+        "text",
+    ];
+
+    /// The text that means `filter`, for those who look at it later: points in time instead of lengths.
+    pub fn of(filter: &Filter) -> FilterText {
+        let words = |comparison| match comparison {
+            Comparison::Less => "<",
+            Comparison::AtMost => "<=",
+            Comparison::Equal => "=",
+            Comparison::AtLeast => ">=",
+            Comparison::More => ">",
+        };
+        FilterText {
+            types: filter.types.iter().map(|pattern| pattern.as_str().to_owned()).collect(),
+            labels: filter.labels.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            statuses: filter.statuses.iter().map(|status| status.as_str().to_owned()).collect(),
+            reasons: filter.reasons.iter().map(|reason| reason.as_str().to_owned()).collect(),
+            classes: filter.classes.clone(),
+            codes: filter.codes.clone(),
+            http_statuses: filter.http_statuses.clone(),
+            fingerprints: filter.fingerprints.clone(),
+            queues: filter.queues.clone(),
+            ids: filter.ids.clone(),
+            since: filter.since.map(super::time),
+            until: filter.until.map(super::time),
+            attempts: filter.attempts.map(|(comparison, number)| format!("{}{number}", words(comparison))),
+            text: filter.text.clone(),
+        }
+    }
+
     /// Whether nothing restricts.
     pub fn is_empty(&self) -> bool {
         *self == FilterText::default()
@@ -294,6 +339,13 @@ mod tests {
         for bad in ["", ">", "=>3", ">=x", ">=-1"] {
             assert!(attempts(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn its_fields_are_called_as_they_are() {
+        let schema = schemars::schema_for!(FilterText);
+        let names: Vec<&String> = schema.get("properties").unwrap().as_object().unwrap().keys().collect();
+        assert_eq!(names, FilterText::FIELDS);
     }
 
     #[test]

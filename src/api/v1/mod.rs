@@ -7,6 +7,7 @@ mod gates;
 mod people;
 mod policies;
 mod queues;
+mod replays;
 mod tasks;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub fn table() -> Vec<Route> {
     ];
     table.extend(tasks::routes());
     table.extend(dead_letters::routes());
+    table.extend(replays::routes());
     table.extend(gates::routes());
     table.extend(policies::routes());
     table.extend(queues::routes());
