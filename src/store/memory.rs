@@ -4,6 +4,7 @@
 //! with the process.
 
 mod access;
+mod look;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

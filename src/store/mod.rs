@@ -6,6 +6,7 @@
 
 pub mod access;
 mod clock;
+pub mod look;
 pub mod memory;
 pub mod sqlite;
 mod tally;
@@ -21,6 +22,7 @@ pub use tally::{AttemptTally, FailureTally, GroupBy, Tally};
 pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 
 use access::AccessStore;
+use look::LookStore;
 
 use crate::gate::{Chance, GateState, HeldGate};
 use crate::policy::TopicPattern;
@@ -186,7 +188,7 @@ pub struct StoreReport {
 
 /// The port. Every method may be called from any task; dropping the future of [`Store::apply`] does not undo it.
 #[async_trait]
-pub trait Store: AccessStore + Send + Sync + 'static {
+pub trait Store: AccessStore + LookStore + Send + Sync + 'static {
     /// The store's clock.
     fn now(&self) -> Millis;
 

@@ -10,6 +10,7 @@ mod fault;
 mod filter;
 mod ladder;
 mod ledgers;
+mod look;
 mod open;
 #[cfg(test)]
 mod plans;
