@@ -12,7 +12,7 @@ mod sign_in;
 
 pub use access::Principal;
 pub use problem::{FieldError, Problem, ProblemBody};
-pub use server::{Server, pages, router};
+pub use server::{Pages, Server, router};
 
 use std::sync::Arc;
 

@@ -4,6 +4,8 @@
 //! what they show to markup; handlers ask the store and give it commands, as the command line does, and decide nothing about tasks.
 //! What others wrote is always text.
 
+#![allow(dead_code, reason = "pages of dead letters and replays come with their part of the store")]
+
 mod assets;
 mod chart;
 mod http;
@@ -17,4 +19,4 @@ mod query;
 mod show;
 mod text;
 
-pub use http::{dress, routes};
+pub use http::pages;

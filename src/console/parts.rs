@@ -34,7 +34,7 @@ pub(crate) fn empty(text: &str) -> Markup {
 
 /// A number with its name: the label, the number, and what it means.
 pub(crate) fn figure(label: &str, number: impl Render, tone: &str, below: impl Render) -> Markup {
-    html! { div.figure { div.label { (label) } div.number class=(tone) { (number) } div.below { (below) } } }
+    html! { div.figure { div.label { (label) } div.number.(tone) { (number) } div.below { (below) } } }
 }
 
 /// Names and values.
@@ -44,7 +44,7 @@ pub(crate) fn facts(facts: Vec<(&str, Markup)>) -> Markup {
 
 /// A word in a coloured frame; the word says it, the colour helps.
 pub(crate) fn badge(tone: &str, text: &str) -> Markup {
-    html! { span.badge class=(tone) { (text) } }
+    html! { span.badge.(tone) { (text) } }
 }
 
 /// Where a task stands.
@@ -52,7 +52,7 @@ pub(crate) fn status_badge(task: &Task, l: Lang) -> Markup {
     let state = &task.state;
     let tone = tone_of(state.status);
     html! {
-        span.badge class=(tone) title=(state.status.as_str()) { (l.status(state.status)) }
+        span.badge.(tone) title=(state.status.as_str()) { (l.status(state.status)) }
         @if let Some(reason) = state.dead_reason { " " span.muted title=(reason.as_str()) { (l.reason(reason)) } }
         @if let Some(by) = &state.degraded { " " span.badge.warn { (l.degraded()) ": " (said(by, 20)) } }
         @if let Some(gate) = state.held_by.as_deref().filter(|_| state.status.is_waiting()) {

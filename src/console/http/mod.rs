@@ -23,11 +23,9 @@ use tokio::sync::Mutex;
 use super::assets::Asset;
 use super::page::Badges;
 use super::pulse::Pulse;
-use crate::api::{App, Problem};
+use crate::api::{App, Pages, Problem};
 use crate::broker::QueueDepth;
 use crate::store::StoreError;
-
-pub use visit::dress;
 
 /// What the console remembers between requests; all of it can be lost.
 #[derive(Default)]
@@ -50,10 +48,15 @@ impl Default for Depths {
     }
 }
 
-/// The console's pages, for [`crate::api::router`]. Starts what keeps their numbers fresh; it ends when the server stops.
-pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
+/// The console, for [`crate::api::Server`]. Starts what keeps its numbers fresh; that ends when the server stops.
+pub fn pages(app: &Arc<App>) -> Pages {
     let console = Arc::new(Console::default());
     tokio::spawn(keep(Arc::clone(app), Arc::clone(&console)));
+    let dress = |router: Router, app: &Arc<App>| router.layer(from_fn_with_state(Arc::clone(app), visit::dress));
+    Pages { routes: routes(app, console), dress }
+}
+
+fn routes(app: &Arc<App>, console: Arc<Console>) -> Router<Arc<App>> {
     Router::new()
         .merge(looks::routes())
         .merge(acts::routes())
@@ -62,7 +65,8 @@ pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/set", get(visit::set))
         .route("/sign-in", get(looks::sign_in))
         .route("/favicon.ico", get(async || asset(&super::assets::ICON)))
-        .layer(from_fn_with_state(Arc::clone(app), dress))
+        // Once more inside, where it is known who asks: the page of a problem keeps its navigation.
+        .layer(from_fn_with_state(Arc::clone(app), visit::dress))
         .route("/assets/{hash}/{name}", get(assets))
         .layer(Extension(console))
 }

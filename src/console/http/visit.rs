@@ -114,7 +114,7 @@ pub(super) async fn set(UrlQuery(set): UrlQuery<Set>) -> Response {
 }
 
 /// Turns problems into pages for browsers; programs keep their JSON.
-pub async fn dress(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(super) async fn dress(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let principal = parts.extensions.get::<Principal>().cloned();
     let (headers, uri) = (parts.headers.clone(), parts.uri.clone());

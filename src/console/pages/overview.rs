@@ -212,7 +212,7 @@ fn reasons(view: &Overview, l: Lang) -> Markup {
                                     @if let Some(code) = failing.code() { " " span.code { (said(&code, 24)) } }
                                 }
                             }
-                            td.bar { (chart::shares(&[("bad", failing.attempts), ("", most - failing.attempts)], &count(failing.attempts))) }
+                            td.bar { (chart::shares(&[("bad", failing.attempts), ("none", most - failing.attempts)], &count(failing.attempts))) }
                             td.num { (count(failing.attempts)) }
                         }
                     }

@@ -9,10 +9,10 @@ use crate::console::parts::{
     badge, block, cli, code_of, error_line, facts, field, heading, labels, nothing, panel, reason_field, status_badge,
     tone_of_outcome,
 };
-use crate::console::show::{bytes, length, time};
+use crate::console::show::{bytes, length, moment, time};
 use crate::console::text::{line, said};
 use crate::store::look::{AttachmentHead, AttemptHead};
-use crate::task::{AttemptOutcome, Failure, Status, Task, TaskResult};
+use crate::task::{AttemptOutcome, Failure, Millis, Status, Task, TaskResult};
 
 /// What the page shows.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub(crate) fn render(view: &TaskView, ui: &Ui) -> Markup {
             (error(view, failure, ui))
         }
         div.two.wide-left {
-            (panel("timeline", l.timeline(), nothing(), true, timeline(view, ui)))
+            (panel("timeline", l.timeline(), html! { span.muted { "UTC" } }, true, timeline(view, ui)))
             (panel("facts", l.details(), nothing(), true, details(task, ui)))
         }
         @match &task.spec.raw {
@@ -131,7 +131,7 @@ fn actions(view: &TaskView, ui: &Ui) -> Markup {
 pub(crate) fn confirmed(label: &str, action: &str, ui: &Ui, tone: &str, fields: Markup) -> Markup {
     html! {
         details.ask {
-            summary.button class=(tone) { (label) "…" }
+            summary.button.(tone) { (label) "…" }
             form.card method="post" action=(action) {
                 (ui.csrf())
                 (fields)
@@ -150,7 +150,7 @@ fn timeline(view: &TaskView, ui: &Ui) -> Markup {
     };
     html! {
         ol.timeline {
-            li.point { span.when { (time(task.spec.created_at, ui.now, l)) } div { (l.created()) } }
+            li.point { (when(task.spec.created_at, ui)) div { (l.created()) } }
             @for head in &view.attempts {
                 @if is_new(head, &mut generation) {
                     li.point.replayed { span.when {} div { (l.replayed_generation()) " " (head.attempt.generation) } }
@@ -159,11 +159,11 @@ fn timeline(view: &TaskView, ui: &Ui) -> Markup {
             }
             @match state.status {
                 Status::Running => li.point.run {
-                    span.when { @if let Some(at) = state.started_at { (time(at, ui.now, l)) } }
+                    @if let Some(at) = state.started_at { (when(at, ui)) }
                     div { (badge("run", l.running())) " " (said(state.worker.as_deref().unwrap_or_default(), 80)) }
                 },
                 Status::Pending | Status::RetryWaiting => li.point.wait {
-                    span.when { (time(state.due_at, ui.now, l)) }
+                    (when(state.due_at, ui))
                     div {
                         @if state.held_by.is_some() { (l.held_until_gate()) } @else { (l.next_attempt()) }
                         @if let Some(delay) = state.delay_ms { div.muted { (l.delay()) " " (length(delay)) (because(state.delay_reason.as_deref(), l)) } }
@@ -171,14 +171,19 @@ fn timeline(view: &TaskView, ui: &Ui) -> Markup {
                     }
                 },
                 _ => @if let Some(at) = state.ended_at {
-                    li.point class=(crate::console::parts::tone_of(state.status)) {
-                        span.when { (time(at, ui.now, l)) }
+                    li.point.(crate::console::parts::tone_of(state.status)) {
+                        (when(at, ui))
                         div { (status_badge(task, l)) @if let Some(note) = &state.note { div.muted { (l.note()) ": " (said(note, 300)) } } }
                     }
                 },
             }
         }
     }
+}
+
+/// The clock beside what is relative: this is what people look up in other logs.
+fn when(at: Millis, ui: &Ui) -> Markup {
+    html! { span.when { (time(at, ui.now, ui.lang)) span.clock { (moment(at).get(5..19).unwrap_or_default()) } } }
 }
 
 fn because(reason: Option<&str>, l: Lang) -> Markup {
@@ -192,8 +197,8 @@ fn attempt(head: &AttemptHead, ui: &Ui) -> Markup {
         @if let Some(delay) = attempt.delay_before_ms.filter(|delay| *delay > 0) {
             li.gap { span.when {} div.muted { (l.waited()) " " strong { (length(delay)) } (because(attempt.delay_reason.as_deref(), l)) } }
         }
-        li.point class=(tone_of_outcome(attempt.outcome)) id=(format!("attempt-{}", attempt.fence)) {
-            span.when { (time(attempt.started_at, ui.now, l)) }
+        li.point.(tone_of_outcome(attempt.outcome)) id=(format!("attempt-{}", attempt.fence)) {
+            (when(attempt.started_at, ui))
             div {
                 div.attempt-head {
                     strong { (l.attempt()) " " (attempt.number) }
