@@ -3,10 +3,12 @@
 //! Reads go by the readers, writes by the one writer like everything else.
 
 use async_trait::async_trait;
+use rusqlite::{Connection, params};
 use sqlx::{QueryBuilder, Sqlite};
 
 use super::SqliteStore;
-use super::columns::{Binds, Columns};
+use super::columns::{Bind, Binds, Columns, Slots};
+use super::fault::Fault;
 use super::read::limit;
 use crate::store::access::{
     AccessStore, AuditEntry, AuditFilter, AuditRecord, Door, NewToken, Role, Session, SignInLink, Token,
@@ -61,17 +63,24 @@ fn audit_record(columns: &mut Columns<'_>) -> Result<AuditRecord, String> {
     })
 }
 
+/// Whether the statement changed anything.
+fn change(conn: &Connection, sql: &str, bind: impl FnOnce(&mut Slots<'_, '_>)) -> Result<bool, Fault> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut slots = Slots::of(&mut statement);
+    bind(&mut slots);
+    slots.done()?;
+    Ok(statement.raw_execute()? > 0)
+}
+
 #[async_trait]
 impl AccessStore for SqliteStore {
     async fn create_token(&self, new: NewToken) -> Result<bool, StoreError> {
-        self.write(move |conn, now| {
-            Box::pin(async move {
-                let sql = "INSERT INTO tokens (name, hash, role, created_at, created_by, expires_at) \
-                           VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING name";
-                let mut binds = Binds::default();
-                binds.text(&new.name).word(&new.hash).word(new.role.as_str()).add(now).text(&new.created_by);
-                binds.add(new.expires_at);
-                Ok(sqlx::query_with(sql, binds.done()).fetch_optional(conn).await?.is_some())
+        self.write(move |conn, _, now| {
+            let sql = "INSERT INTO tokens (name, hash, role, created_at, created_by, expires_at) \
+                       VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
+            change(conn, sql, |slots| {
+                slots.text(&new.name).word(&new.hash).word(new.role.as_str()).add(now).text(&new.created_by);
+                slots.add(new.expires_at);
             })
         })
         .await
@@ -91,44 +100,33 @@ impl AccessStore for SqliteStore {
 
     async fn touch_token(&self, name: &str) -> Result<(), StoreError> {
         let name = name.to_owned();
-        self.write(move |conn, now| {
-            Box::pin(async move {
-                sqlx::query("UPDATE tokens SET last_used_at = ? WHERE name = ?")
-                    .bind(now)
-                    .bind(name)
-                    .execute(conn)
-                    .await?;
-                Ok(())
-            })
+        self.write(move |conn, _, now| {
+            conn.execute("UPDATE tokens SET last_used_at = ? WHERE name = ?", params![now, name])?;
+            Ok(())
         })
         .await
     }
 
     async fn revoke_token(&self, name: &str) -> Result<bool, StoreError> {
         let name = name.to_owned();
-        self.write(move |conn, now| {
-            Box::pin(async move {
-                let sql = "UPDATE tokens SET revoked_at = ? WHERE name = ? AND revoked_at IS NULL RETURNING name";
-                let revoked = sqlx::query(sql).bind(now).bind(&name).fetch_optional(&mut *conn).await?.is_some();
-                sqlx::query("DELETE FROM sessions WHERE token = ?").bind(&name).execute(conn).await?;
-                Ok(revoked)
-            })
+        self.write(move |conn, _, now| {
+            let sql = "UPDATE tokens SET revoked_at = ? WHERE name = ? AND revoked_at IS NULL";
+            let revoked = conn.execute(sql, params![now, name])? > 0;
+            conn.execute("DELETE FROM sessions WHERE token = ?", [&name])?;
+            Ok(revoked)
         })
         .await
     }
 
     async fn create_session(&self, new: Session) -> Result<(), StoreError> {
-        self.write(move |conn, now| {
-            Box::pin(async move {
-                sqlx::query("DELETE FROM sessions WHERE expires_at <= ?").bind(now).execute(&mut *conn).await?;
-                let sql =
-                    "INSERT INTO sessions (hash, who, token, role, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)";
-                let mut binds = Binds::default();
-                binds.word(&new.hash).text(&new.who).optional_text(new.token.as_deref()).word(new.role.as_str());
-                binds.add(new.created_at).add(new.expires_at);
-                sqlx::query_with(sql, binds.done()).execute(conn).await?;
-                Ok(())
-            })
+        self.write(move |conn, _, now| {
+            conn.execute("DELETE FROM sessions WHERE expires_at <= ?", [now])?;
+            let sql = "INSERT INTO sessions (hash, who, token, role, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)";
+            change(conn, sql, |slots| {
+                slots.word(&new.hash).text(&new.who).optional_text(new.token.as_deref()).word(new.role.as_str());
+                slots.add(new.created_at).add(new.expires_at);
+            })?;
+            Ok(())
         })
         .await
     }
@@ -142,63 +140,57 @@ impl AccessStore for SqliteStore {
 
     async fn end_session(&self, hash: &str) -> Result<bool, StoreError> {
         let hash = hash.to_owned();
-        self.write(move |conn, _| {
-            Box::pin(async move {
-                let sql = "DELETE FROM sessions WHERE hash = ? RETURNING hash";
-                Ok(sqlx::query(sql).bind(hash).fetch_optional(conn).await?.is_some())
-            })
-        })
-        .await
+        self.write(move |conn, _, _| Ok(conn.execute("DELETE FROM sessions WHERE hash = ?", [hash])? > 0)).await
     }
 
     async fn create_link(&self, link: SignInLink) -> Result<(), StoreError> {
-        self.write(move |conn, now| {
-            Box::pin(async move {
-                sqlx::query("DELETE FROM sign_in_links WHERE expires_at <= ?").bind(now).execute(&mut *conn).await?;
-                let sql = "INSERT INTO sign_in_links (hash, who, role, expires_at) VALUES (?, ?, ?, ?)";
-                let mut binds = Binds::default();
-                binds.word(&link.hash).text(&link.who).word(link.role.as_str()).add(link.expires_at);
-                sqlx::query_with(sql, binds.done()).execute(conn).await?;
-                Ok(())
-            })
+        self.write(move |conn, _, now| {
+            conn.execute("DELETE FROM sign_in_links WHERE expires_at <= ?", [now])?;
+            let sql = "INSERT INTO sign_in_links (hash, who, role, expires_at) VALUES (?, ?, ?, ?)";
+            change(conn, sql, |slots| {
+                slots.word(&link.hash).text(&link.who).word(link.role.as_str()).add(link.expires_at);
+            })?;
+            Ok(())
         })
         .await
     }
 
     async fn use_link(&self, hash: &str) -> Result<Option<SignInLink>, StoreError> {
         let hash = hash.to_owned();
-        let used = self
-            .write(move |conn, now| {
-                Box::pin(async move {
-                    let sql = "DELETE FROM sign_in_links WHERE hash = ? RETURNING hash, who, role, expires_at";
-                    let row = sqlx::query(sql).bind(hash).fetch_optional(conn).await?;
-                    Ok(row.map(|row| (row, now)))
-                })
-            })
-            .await?;
-        let Some((row, now)) = used else { return Ok(None) };
-        let link = self.read(&row, |columns| {
-            Ok(SignInLink {
-                hash: columns.next()?,
-                who: columns.next()?,
-                role: columns.word(Role::parse)?,
-                expires_at: columns.next()?,
-            })
-        })?;
-        Ok(Some(link).filter(|link| now < link.expires_at))
+        self.write(move |conn, _, now| {
+            let mut statement =
+                conn.prepare("DELETE FROM sign_in_links WHERE hash = ? RETURNING hash, who, role, expires_at")?;
+            let used = statement.query_map([hash], |row| {
+                let mut columns = Columns::of(row);
+                let mut read = || -> Result<SignInLink, String> {
+                    Ok(SignInLink {
+                        hash: columns.next()?,
+                        who: columns.next()?,
+                        role: columns.word(Role::parse)?,
+                        expires_at: columns.next()?,
+                    })
+                };
+                Ok(read())
+            })?;
+            let mut link = None;
+            for used in used {
+                link = Some(used?.map_err(Fault::Unusable)?);
+            }
+            Ok(link.filter(|link| now < link.expires_at))
+        })
+        .await
     }
 
     async fn record(&self, entry: AuditEntry) -> Result<i64, StoreError> {
-        self.write(move |conn, now| {
-            Box::pin(async move {
-                let sql = "INSERT INTO audit (at, who, role, door, origin, action, target, reason, count) \
-                           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq";
-                let mut binds = Binds::default();
-                binds.add(now).text(&entry.who).optional_word(entry.role.map(Role::as_str)).word(entry.door.as_str());
-                binds.optional_text(entry.origin.as_deref()).word(&entry.action).text(&entry.target);
-                binds.optional_text(entry.reason.as_deref()).add(entry.count);
-                Ok(sqlx::query_scalar_with(sql, binds.done()).fetch_one(conn).await?)
-            })
+        self.write(move |conn, _, now| {
+            let sql = "INSERT INTO audit (at, who, role, door, origin, action, target, reason, count) \
+                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+            change(conn, sql, |slots| {
+                slots.add(now).text(&entry.who).optional_word(entry.role.map(Role::as_str)).word(entry.door.as_str());
+                slots.optional_text(entry.origin.as_deref()).word(&entry.action).text(&entry.target);
+                slots.optional_text(entry.reason.as_deref()).add(entry.count);
+            })?;
+            Ok(conn.last_insert_rowid())
         })
         .await
     }

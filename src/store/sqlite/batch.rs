@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use sqlx::SqliteConnection;
+use rusqlite::Connection;
 
-use super::columns::{self, Binds, select_tasks, spec, state};
+use super::columns::{Columns, Slots, select_tasks, spec, state};
 use super::fault::Fault;
 use super::ledgers;
 use super::quarantine;
@@ -45,26 +45,21 @@ struct Needs<'c> {
 }
 
 /// Applies the commands at `now`. Nothing is committed here, and on a fault the transaction is of no further use.
-pub(super) async fn apply(
-    conn: &mut SqliteConnection,
+pub(super) fn apply(
+    conn: &Connection,
     context: &mut Context,
     commands: &[Command],
     now: Millis,
 ) -> Result<Vec<Answer>, Fault> {
-    let mut rows = load(conn, context, commands, now).await?;
+    let mut rows = load(conn, context, commands, now)?;
     let answers = commands.iter().map(|command| rows.apply(command.clone(), now, &context.settings)).collect();
     let changes = rows.take_changes();
-    context.writes.save(conn, &changes).await?;
+    context.writes.save(conn, &changes)?;
     changes.created.into_iter().chain(changes.updated).for_each(|task| context.running.written(task));
     Ok(answers)
 }
 
-async fn load(
-    conn: &mut SqliteConnection,
-    context: &Context,
-    commands: &[Command],
-    now: Millis,
-) -> Result<Rows, Fault> {
+fn load(conn: &Connection, context: &Context, commands: &[Command], now: Millis) -> Result<Rows, Fault> {
     let mut needs = Needs::default();
     for command in commands {
         needs.add(command);
@@ -72,11 +67,11 @@ async fn load(
     let mut rows = Rows::default();
     rows.pauses.clone_from(&context.pauses);
     if needs.lanes {
-        rows.lanes = ledgers::lanes(conn).await?;
-        rows.missing = ledgers::missing(conn).await?;
+        rows.lanes = ledgers::all_now(conn, ledgers::LANES, |row| ledgers::lane(row))?.into_iter().collect();
+        rows.missing = ledgers::missing(conn)?;
     }
     if needs.dlqs {
-        rows.dlqs = ledgers::dlqs(conn).await?;
+        rows.dlqs = ledgers::all_now(conn, ledgers::DLQS, |row| ledgers::dlq(row))?.into_iter().collect();
     }
     for id in &needs.running {
         match context.running.get(id) {
@@ -84,13 +79,13 @@ async fn load(
             None => _ = needs.ids.insert(id),
         }
     }
-    load_rows(conn, context, &needs, &mut rows, now).await?;
+    load_rows(conn, context, &needs, &mut rows, now)?;
     let refusals = refusals_in_play(commands, &rows);
     let refusals = Needs { ids: refusals.iter().map(String::as_str).collect(), ..Needs::default() };
-    load_rows(conn, context, &refusals, &mut rows, now).await?;
+    load_rows(conn, context, &refusals, &mut rows, now)?;
     let gates = rows.gate_keys(commands);
     if !gates.is_empty() {
-        ledgers::gates(conn, &gates, &mut rows).await?;
+        ledgers::gates(conn, &gates, &mut rows)?;
     }
     Ok(rows)
 }
@@ -167,8 +162,8 @@ fn refusals_in_play(commands: &[Command], rows: &Rows) -> Vec<String> {
 
 /// Loads the rows that the ids, keys and hashes of `needs` name, in the order of arrival, so that of several with one hash
 /// the newest counts. A row that cannot be read is made a dead one, so that the batch sees it as what it is now.
-async fn load_rows(
-    conn: &mut SqliteConnection,
+fn load_rows(
+    conn: &Connection,
     context: &Context,
     needs: &Needs<'_>,
     rows: &mut Rows,
@@ -177,16 +172,21 @@ async fn load_rows(
     if needs.ids.is_empty() && needs.keys.is_empty() && needs.hashes.is_empty() {
         return Ok(());
     }
-    let mut binds = Binds::default();
-    binds.add(json_array(&needs.ids)).add(json_array(&needs.keys)).add(json_array(&needs.hashes));
-    for row in &sqlx::query_with(LOAD, binds.done()).fetch_all(&mut *conn).await? {
-        match columns::task(row) {
+    let mut unreadable = Vec::new();
+    let mut statement = conn.prepare_cached(LOAD)?;
+    let mut slots = Slots::of(&mut statement);
+    slots.add(json_array(&needs.ids)).add(json_array(&needs.keys)).add(json_array(&needs.hashes));
+    slots.done()?;
+    let mut found = statement.raw_query();
+    while let Some(row) = found.next()? {
+        match Columns::of(row).task() {
             Ok((_, task)) => rows.load(task),
-            Err(row) => {
-                if let Some(task) = quarantine::set_aside(conn, row.seq, now, &context.settings).await? {
-                    rows.load(task);
-                }
-            }
+            Err(row) => unreadable.push(row.seq),
+        }
+    }
+    for seq in unreadable {
+        if let Some(task) = quarantine::set_aside(conn, seq, now, &context.settings)? {
+            rows.load(task);
         }
     }
     Ok(())

@@ -7,8 +7,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rusqlite::types::ValueRef;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{Arguments, Decode, Encode, Row, Sqlite, Type};
+use sqlx::{Arguments, Decode, Encode, Row, Sqlite, Type, TypeInfo, ValueRef as _};
 
 use crate::gate::Pass;
 use crate::task::{DeadReason, DlqCopy, Failure, Lane, Outstanding, RawSubmission, Spec, Stamp, State, Status, Task};
@@ -49,42 +50,80 @@ pub(super) struct Unreadable {
     pub(super) reason: String,
 }
 
-/// Arguments of a statement, in order.
+/// Takes the arguments of a statement, in order.
+pub(super) trait Bind {
+    /// A word of ours, an id or a key: as it is.
+    fn word(&mut self, text: &str) -> &mut Self;
+
+    fn null(&mut self) -> &mut Self;
+
+    fn optional_word(&mut self, text: Option<&str>) -> &mut Self {
+        match text {
+            Some(text) => self.word(text),
+            None => self.null(),
+        }
+    }
+
+    /// Text for people. NUL is replaced: SQLite's own functions stop at it and PostgreSQL refuses it.
+    fn text(&mut self, text: &str) -> &mut Self {
+        self.word(&without_nul(text))
+    }
+
+    fn optional_text(&mut self, text: Option<&str>) -> &mut Self {
+        self.optional_word(text.map(without_nul).as_deref())
+    }
+}
+
+/// Arguments of a question to a reader.
 #[derive(Default)]
 pub(super) struct Binds(SqliteArguments);
 
 impl Binds {
-    /// With room for `count` arguments.
-    pub(super) fn with_room(count: usize) -> Binds {
-        let mut arguments = SqliteArguments::default();
-        arguments.reserve(count, 0);
-        Binds(arguments)
-    }
-
     pub(super) fn add<'q>(&mut self, value: impl Encode<'q, Sqlite> + Type<Sqlite>) -> &mut Binds {
         self.0.add(value).expect("numbers, text and bytes always encode");
         self
     }
 
-    /// A word of ours, an id or a key: as it is. (One allocation, where sqlx's own way with `&str` takes two; a row has twenty.)
-    pub(super) fn word(&mut self, text: &str) -> &mut Binds {
+    pub(super) fn done(self) -> SqliteArguments {
+        self.0
+    }
+}
+
+impl Bind for Binds {
+    fn word(&mut self, text: &str) -> &mut Binds {
         self.add(Arc::<str>::from(text))
     }
 
-    pub(super) fn optional_word(&mut self, text: Option<&str>) -> &mut Binds {
-        match text {
-            Some(text) => self.word(text),
-            None => self.add(None::<i64>),
+    fn null(&mut self) -> &mut Binds {
+        self.add(None::<i64>)
+    }
+}
+
+/// Arguments of a statement of the writer, which SQLite copies as they come.
+pub(super) struct Slots<'s, 'c> {
+    statement: &'s mut rusqlite::Statement<'c>,
+    next: usize,
+    failed: Option<rusqlite::Error>,
+}
+
+impl<'s, 'c> Slots<'s, 'c> {
+    pub(super) fn of(statement: &'s mut rusqlite::Statement<'c>) -> Slots<'s, 'c> {
+        Slots { statement, next: 1, failed: None }
+    }
+
+    pub(super) fn add(&mut self, value: impl rusqlite::ToSql) -> &mut Self {
+        // Too long a text, for example: it shows when all is bound.
+        if let Err(error) = self.statement.raw_bind_parameter(self.next, value) {
+            self.failed.get_or_insert(error);
         }
+        self.next += 1;
+        self
     }
 
-    /// Text for people. NUL is replaced: SQLite's own functions stop at it and PostgreSQL refuses it.
-    pub(super) fn text(&mut self, text: &str) -> &mut Binds {
-        self.word(&without_nul(text))
-    }
-
-    pub(super) fn optional_text(&mut self, text: Option<&str>) -> &mut Binds {
-        self.optional_word(text.map(without_nul).as_deref())
+    /// # Errors
+    /// The first argument that SQLite did not take.
+    pub(super) fn done(self) -> rusqlite::Result<()> {
+        self.failed.map_or(Ok(()), Err)
     }
 
     /// The columns of [`state!`].
@@ -149,9 +188,15 @@ impl Binds {
             .optional_text(raw.and_then(|raw| raw.message_id.as_deref()))
             .add(raw.map(|raw| raw.bytes.as_slice()));
     }
+}
 
-    pub(super) fn done(self) -> SqliteArguments {
-        self.0
+impl Bind for Slots<'_, '_> {
+    fn word(&mut self, text: &str) -> &mut Self {
+        self.add(text)
+    }
+
+    fn null(&mut self) -> &mut Self {
+        self.add(rusqlite::types::Null)
     }
 }
 
@@ -197,21 +242,105 @@ fn labels_from_json(text: &str) -> Result<BTreeMap<String, String>, String> {
     Ok(object.into_iter().map(|(name, value)| (name, as_text(value))).collect())
 }
 
+/// A row of a reader's or of the writer's.
+pub(super) trait Source {
+    fn value(&self, at: usize) -> Result<ValueRef<'_>, String>;
+}
+
+impl Source for SqliteRow {
+    fn value(&self, at: usize) -> Result<ValueRef<'_>, String> {
+        let raw = self.try_get_raw(at).map_err(|error| error.to_string())?;
+        if raw.is_null() {
+            return Ok(ValueRef::Null);
+        }
+        let value = match raw.type_info().name() {
+            "TEXT" => <&[u8]>::decode(raw).map(ValueRef::Text),
+            "REAL" => f64::decode(raw).map(ValueRef::Real),
+            "BLOB" => <&[u8]>::decode(raw).map(ValueRef::Blob),
+            _ => i64::decode(raw).map(ValueRef::Integer),
+        };
+        value.map_err(|error| error.to_string())
+    }
+}
+
+impl Source for rusqlite::Row<'_> {
+    fn value(&self, at: usize) -> Result<ValueRef<'_>, String> {
+        self.get_ref(at).map_err(|error| error.to_string())
+    }
+}
+
+/// What a column can be read as.
+pub(super) trait Cell<'r>: Sized {
+    fn of(value: ValueRef<'r>) -> Result<Self, String>;
+}
+
+fn unexpected<T>(value: ValueRef<'_>) -> Result<T, String> {
+    Err(format!("it is unexpectedly {}", value.data_type()))
+}
+
+impl Cell<'_> for i64 {
+    fn of(value: ValueRef<'_>) -> Result<i64, String> {
+        if let ValueRef::Integer(number) = value { Ok(number) } else { unexpected(value) }
+    }
+}
+
+impl Cell<'_> for bool {
+    fn of(value: ValueRef<'_>) -> Result<bool, String> {
+        i64::of(value).map(|number| number != 0)
+    }
+}
+
+impl Cell<'_> for f64 {
+    #[expect(clippy::cast_precision_loss, reason = "SQLite keeps a whole number as one, and so does a sum")]
+    fn of(value: ValueRef<'_>) -> Result<f64, String> {
+        match value {
+            ValueRef::Real(number) => Ok(number),
+            ValueRef::Integer(number) => Ok(number as f64),
+            _ => unexpected(value),
+        }
+    }
+}
+
+impl<'r> Cell<'r> for &'r str {
+    fn of(value: ValueRef<'r>) -> Result<&'r str, String> {
+        let ValueRef::Text(bytes) = value else { return unexpected(value) };
+        std::str::from_utf8(bytes).map_err(|error| error.to_string())
+    }
+}
+
+impl<'r> Cell<'r> for String {
+    fn of(value: ValueRef<'r>) -> Result<String, String> {
+        <&str>::of(value).map(str::to_owned)
+    }
+}
+
+impl<'r> Cell<'r> for Vec<u8> {
+    fn of(value: ValueRef<'r>) -> Result<Vec<u8>, String> {
+        if let ValueRef::Blob(bytes) = value { Ok(bytes.to_vec()) } else { unexpected(value) }
+    }
+}
+
+impl<'r, T: Cell<'r>> Cell<'r> for Option<T> {
+    fn of(value: ValueRef<'r>) -> Result<Option<T>, String> {
+        if value == ValueRef::Null { Ok(None) } else { T::of(value).map(Some) }
+    }
+}
+
 /// Reads the columns of a row from left to right.
-pub(super) struct Columns<'r> {
-    row: &'r SqliteRow,
+pub(super) struct Columns<'r, R = SqliteRow> {
+    row: &'r R,
     at: usize,
 }
 
-impl<'r> Columns<'r> {
-    pub(super) fn of(row: &'r SqliteRow) -> Columns<'r> {
+impl<'r, R: Source> Columns<'r, R> {
+    pub(super) fn of(row: &'r R) -> Columns<'r, R> {
         Columns { row, at: 0 }
     }
 
-    pub(super) fn next<T: Decode<'r, Sqlite>>(&mut self) -> Result<T, String> {
+    pub(super) fn next<T: Cell<'r>>(&mut self) -> Result<T, String> {
         let at = self.at;
         self.at += 1;
-        self.row.try_get_unchecked(at).map_err(|error| error.to_string())
+        self.row.value(at).and_then(T::of).map_err(|error| format!("column {at}: {error}"))
     }
 
     /// A word that `parse` knows.
@@ -325,19 +454,23 @@ impl<'r> Columns<'r> {
         }
         Ok(spec)
     }
+
+    /// A task from `seq`, [`state!`] and [`spec!`].
+    pub(super) fn task(mut self) -> Result<(i64, Task), Unreadable> {
+        let seq = self.next().unwrap_or(0);
+        let mut read = || {
+            let state = self.state()?;
+            let spec = Arc::new(self.spec()?);
+            Ok(Task { spec, state })
+        };
+        match read() {
+            Ok(task) => Ok((seq, task)),
+            Err(reason) => Err(Unreadable { seq, reason }),
+        }
+    }
 }
 
 /// A task from `seq`, [`state!`] and [`spec!`].
 pub(super) fn task(row: &SqliteRow) -> Result<(i64, Task), Unreadable> {
-    let mut columns = Columns::of(row);
-    let seq = columns.next().unwrap_or(0);
-    let mut read = || {
-        let state = columns.state()?;
-        let spec = Arc::new(columns.spec()?);
-        Ok(Task { spec, state })
-    };
-    match read() {
-        Ok(task) => Ok((seq, task)),
-        Err(reason) => Err(Unreadable { seq, reason }),
-    }
+    Columns::of(row).task()
 }

@@ -58,7 +58,24 @@ impl From<sqlx::Error> for Fault {
             };
         };
         let extended: i32 = database.code().and_then(|code| code.parse().ok()).unwrap_or(0);
-        let said = database.message();
+        Fault::of_code(extended, database.message())
+    }
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Fault {
+        match &error {
+            rusqlite::Error::SqliteFailure(code, said) => {
+                let said = said.clone().unwrap_or_else(|| error.to_string());
+                Fault::of_code(code.extended_code, &said)
+            }
+            _ => Fault::Row(error.to_string()),
+        }
+    }
+}
+
+impl Fault {
+    fn of_code(extended: i32, said: &str) -> Fault {
         match extended & 0xff {
             code::BUSY | code::LOCKED | code::PROTOCOL => {
                 Fault::Transient(format!("another program holds its lock ({said})"))

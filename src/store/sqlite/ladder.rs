@@ -1,14 +1,9 @@
 //! One statement for many rows.
 //!
-//! Every statement that sqlx sends, and every row that comes back, costs a thread switch, which for a small row is more than
-//! SQLite's own work. A ladder is one statement in a few fixed sizes, so that each size is prepared once, and a batch takes the
-//! smallest that holds it: the rows it does not fill stay unbound, which is NULL, and a row whose first column is NULL is none.
+//! A ladder is one statement in a few fixed sizes, so that each size is prepared once, and a batch takes the smallest that holds
+//! it: the rows it does not fill stay unbound, which is NULL, and a row whose first column is NULL is none.
 
-use std::sync::Arc;
-
-use sqlx::{AssertSqlSafe, SqliteConnection};
-
-use super::columns::{self, Binds};
+use super::columns::{self, Slots};
 use super::fault::Fault;
 
 const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -16,9 +11,7 @@ const LARGEST: usize = SIZES[SIZES.len() - 1];
 
 /// A statement for up to 1, 2, 4, … 64 rows.
 pub(super) struct Ladder {
-    /// Arguments per row.
-    width: usize,
-    statements: [Arc<str>; SIZES.len()],
+    statements: [String; SIZES.len()],
 }
 
 impl Ladder {
@@ -45,8 +38,8 @@ impl Ladder {
 
     fn new(before: &str, width: usize, after: &str) -> Ladder {
         let row = format!("({})", vec!["?"; width].join(","));
-        let statements = SIZES.map(|size| format!("{before}{}{after}", vec![row.as_str(); size].join(",")).into());
-        Ladder { width, statements }
+        let statements = SIZES.map(|size| format!("{before}{}{after}", vec![row.as_str(); size].join(",")));
+        Ladder { statements }
     }
 
     /// The statement for a whole 64 rows.
@@ -56,20 +49,21 @@ impl Ladder {
     }
 
     /// Runs the statement for every item; `bind` adds the arguments of one.
-    pub(super) async fn run<T>(
+    pub(super) fn run<T>(
         &self,
-        conn: &mut SqliteConnection,
+        conn: &rusqlite::Connection,
         items: &[T],
-        bind: impl Fn(&mut Binds, &T),
+        bind: impl Fn(&mut Slots<'_, '_>, &T),
     ) -> Result<(), Fault> {
         for items in items.chunks(LARGEST) {
             let rung = SIZES.partition_point(|size| *size < items.len());
-            let mut binds = Binds::with_room(items.len() * self.width);
+            let mut statement = conn.prepare_cached(&self.statements[rung])?;
+            let mut slots = Slots::of(&mut statement);
             for item in items {
-                bind(&mut binds, item);
+                bind(&mut slots, item);
             }
-            let sql = AssertSqlSafe(Arc::clone(&self.statements[rung]));
-            sqlx::query_with(sql, binds.done()).execute(&mut *conn).await?;
+            slots.done()?;
+            statement.raw_execute()?;
         }
         Ok(())
     }

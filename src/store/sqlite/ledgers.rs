@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rusqlite::Connection;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
-use super::columns::{Binds, Columns};
+use super::columns::{Columns, Slots, Source};
 use super::fault::Fault;
 use crate::gate::GateState;
 use crate::store::Pause;
 use crate::task::{DlqLedger, Lane, LaneKey, LaneLedger, Millis, Rows, Spot};
 
-/// Reads all rows of a small table; one that cannot be read is an error, for only we write them.
+/// Reads all rows of a small table for a question; one that cannot be read is an error, for only we write them.
 pub(super) async fn all<T>(
     conn: &mut SqliteConnection,
     sql: &'static str,
@@ -21,23 +22,32 @@ pub(super) async fn all<T>(
     rows.iter().map(|row| read(&mut Columns::of(row)).map_err(Fault::Unusable)).collect()
 }
 
-pub(super) async fn lanes(conn: &mut SqliteConnection) -> Result<BTreeMap<LaneKey, LaneLedger>, Fault> {
-    let sql = "SELECT queue, lane, mark, probed_at, probe_gap_ms, probe_mark FROM lanes";
-    let rows = all(conn, sql, |row| {
-        let key = LaneKey { queue: row.next()?, lane: row.word(Lane::parse)? };
-        let ledger = LaneLedger {
-            mark: row.next()?,
-            probed_at: row.next()?,
-            probe_gap_ms: row.next()?,
-            probe_mark: row.next()?,
-        };
-        Ok((key, ledger))
-    });
-    Ok(rows.await?.into_iter().collect())
+/// The same for the writer.
+pub(super) fn all_now<T>(
+    conn: &Connection,
+    sql: &'static str,
+    read: impl Fn(&mut Columns<'_, rusqlite::Row<'_>>) -> Result<T, String>,
+) -> Result<Vec<T>, Fault> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.raw_query();
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        all.push(read(&mut Columns::of(row)).map_err(Fault::Unusable)?);
+    }
+    Ok(all)
 }
 
-pub(super) async fn missing(conn: &mut SqliteConnection) -> Result<BTreeMap<Spot, Millis>, Fault> {
-    let rows = all(conn, "SELECT queue, spot, delay_ms, at FROM missing", |row| {
+pub(super) const LANES: &str = "SELECT queue, lane, mark, probed_at, probe_gap_ms, probe_mark FROM lanes";
+
+pub(super) fn lane<R: Source>(row: &mut Columns<'_, R>) -> Result<(LaneKey, LaneLedger), String> {
+    let key = LaneKey { queue: row.next()?, lane: row.word(Lane::parse)? };
+    let ledger =
+        LaneLedger { mark: row.next()?, probed_at: row.next()?, probe_gap_ms: row.next()?, probe_mark: row.next()? };
+    Ok((key, ledger))
+}
+
+pub(super) fn missing(conn: &Connection) -> Result<BTreeMap<Spot, Millis>, Fault> {
+    let rows = all_now(conn, "SELECT queue, spot, delay_ms, at FROM missing", |row| {
         let (queue, spot): (String, &str) = (row.next()?, row.next()?);
         let (delay_ms, at) = (row.next()?, row.next()?);
         let spot = match Lane::parse(spot) {
@@ -46,7 +56,7 @@ pub(super) async fn missing(conn: &mut SqliteConnection) -> Result<BTreeMap<Spot
         };
         Ok((spot, at))
     });
-    Ok(rows.await?.into_iter().collect())
+    Ok(rows?.into_iter().collect())
 }
 
 /// The columns of `missing` that name a spot: queue, spot, delay.
@@ -57,20 +67,19 @@ pub(super) fn spot_columns(spot: &Spot) -> (&str, &'static str, Millis) {
     }
 }
 
-pub(super) async fn dlqs(conn: &mut SqliteConnection) -> Result<BTreeMap<String, DlqLedger>, Fault> {
-    let rows = all(conn, "SELECT queue, dirty, cleaned, pass, pass_until, pass_began, strangers FROM dlqs", |row| {
-        let queue = row.next()?;
-        let ledger = DlqLedger {
-            dirty: row.next()?,
-            cleaned: row.next()?,
-            pass: row.next()?,
-            pass_until: row.next()?,
-            pass_began: row.next()?,
-            strangers: row.next()?,
-        };
-        Ok((queue, ledger))
-    });
-    Ok(rows.await?.into_iter().collect())
+pub(super) const DLQS: &str = "SELECT queue, dirty, cleaned, pass, pass_until, pass_began, strangers FROM dlqs";
+
+pub(super) fn dlq<R: Source>(row: &mut Columns<'_, R>) -> Result<(String, DlqLedger), String> {
+    let queue = row.next()?;
+    let ledger = DlqLedger {
+        dirty: row.next()?,
+        cleaned: row.next()?,
+        pass: row.next()?,
+        pass_until: row.next()?,
+        pass_began: row.next()?,
+        strangers: row.next()?,
+    };
+    Ok((queue, ledger))
 }
 
 /// The gates that have a state or hold something, of those with these keys.
@@ -79,10 +88,13 @@ pub(super) const GATES: &str = "SELECT wanted.value, gates.state, \
      FROM json_each(?) AS wanted LEFT JOIN gates ON gates.key = wanted.value WHERE gates.key IS NOT NULL OR crowded";
 
 /// Loads what the rules need to know of gates.
-pub(super) async fn gates(conn: &mut SqliteConnection, keys: &BTreeSet<String>, rows: &mut Rows) -> Result<(), Fault> {
-    let mut binds = Binds::default();
-    binds.add(serde_json::json!(keys).to_string());
-    for row in &sqlx::query_with(GATES, binds.done()).fetch_all(conn).await? {
+pub(super) fn gates(conn: &Connection, keys: &BTreeSet<String>, rows: &mut Rows) -> Result<(), Fault> {
+    let mut statement = conn.prepare_cached(GATES)?;
+    let mut slots = Slots::of(&mut statement);
+    slots.add(serde_json::json!(keys).to_string());
+    slots.done()?;
+    let mut found = statement.raw_query();
+    while let Some(row) = found.next()? {
         let mut columns = Columns::of(row);
         let mut read = || Ok((columns.next::<String>()?, columns.next::<Option<String>>()?, columns.next::<bool>()?));
         let (key, state, crowded) = read().map_err(Fault::Unusable)?;
@@ -103,9 +115,8 @@ pub(super) fn gate_state(key: &str, text: &str) -> Option<GateState> {
         .ok()
 }
 
-pub(super) async fn pauses(conn: &mut SqliteConnection) -> Result<Vec<Pause>, Fault> {
-    all(conn, "SELECT key, since, reason FROM pauses ORDER BY key", |row| {
-        Ok(Pause { key: row.next()?, since: row.next()?, reason: row.next()? })
-    })
-    .await
+pub(super) const PAUSES: &str = "SELECT key, since, reason FROM pauses ORDER BY key";
+
+pub(super) fn pause<R: Source>(row: &mut Columns<'_, R>) -> Result<Pause, String> {
+    Ok(Pause { key: row.next()?, since: row.next()?, reason: row.next()? })
 }

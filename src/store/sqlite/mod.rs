@@ -27,23 +27,16 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::LocalBoxFuture;
+use sqlx::SqlitePool;
 use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{SqliteConnection, SqlitePool};
 use tokio::sync::oneshot;
 
 use super::{Clock, StoreError};
 use crate::task::{Millis, Settings};
 use batch::Context;
 use fault::Fault;
-use writer::{Errand, OwnWork, Queues};
+use writer::{Errand, Queues};
 
-/// The pages that the log may grow to before a commit moves them into the file (4 KiB each).
-const CHECKPOINT_PAGES: &str = "4000";
-/// What stays of the log file after that.
-const LOG_BYTES: &str = "67108864";
-/// The writer's page cache, in KiB.
-const CACHE_KIB: &str = "-8192";
 /// How long to wait for the writer's word on commits by others before going by its last one.
 const LOOK_OUTSIDE: Duration = Duration::from_millis(200);
 
@@ -78,6 +71,7 @@ impl Default for SqliteOptions {
 pub struct SqliteStore {
     path: PathBuf,
     clock: Clock,
+    commit_timeout: Duration,
     writer: Queues,
     readers: SqlitePool,
 }
@@ -107,12 +101,8 @@ impl SqliteStore {
             .map_err(|error| Fault::from(error).at(&path))?;
         let writer = writer::start(writer::Setup {
             path: path.clone(),
-            connect: connect
-                .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
-                .pragma("journal_size_limit", LOG_BYTES)
-                .pragma("cache_size", CACHE_KIB),
+            busy_timeout: options.busy_timeout,
             clock: options.clock.clone(),
-            commit_timeout: options.commit_timeout,
             context: Context {
                 settings,
                 writes: write::Writes::new(),
@@ -120,7 +110,7 @@ impl SqliteStore {
                 pauses: BTreeSet::new(),
             },
         })?;
-        Ok(SqliteStore { path, clock: options.clock, writer, readers })
+        Ok(SqliteStore { path, clock: options.clock, commit_timeout: options.commit_timeout, writer, readers })
     }
 
     fn fault(&self, fault: impl Into<Fault>) -> StoreError {
@@ -141,21 +131,18 @@ impl SqliteStore {
         answer.await.unwrap_or_else(|_| Err(self.closed()))
     }
 
-    /// Runs `work` in a transaction of the writer. For rare changes on tables that no command touches.
+    /// Runs `work` in a transaction of the writer. For rare changes on tables that no command touches, or together with commands.
     async fn write<T: Send + 'static>(
         &self,
-        work: impl for<'c> FnOnce(&'c mut SqliteConnection, Millis) -> LocalBoxFuture<'c, Result<T, Fault>> + Send + 'static,
+        work: impl FnOnce(&rusqlite::Connection, &mut Context, Millis) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (keep, found) = oneshot::channel();
-        let work: OwnWork = Box::new(|conn, now| {
-            Box::pin(async move {
+        self.errand(|reply| {
+            Errand::Write(Box::new(move |writer| {
                 // Who asked may have gone away; what was begun is finished all the same.
-                keep.send(work(conn, now).await?).ok();
-                Ok(())
-            })
-        });
-        self.errand(|reply| Errand::Write(work, reply)).await?;
-        found.await.map_err(|_| self.closed())
+                reply.send(writer.write(work)).ok();
+            }))
+        })
+        .await
     }
 
     /// The count of commits by others, as new as the writer can tell at once.

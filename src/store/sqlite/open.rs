@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rusqlite::OpenFlags;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
@@ -14,6 +15,15 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0001_tasks.sql"),
     include_str!("../../../migrations/sqlite/0003_access.sql"),
 ];
+
+/// Prepared statements that a connection keeps.
+const STATEMENTS: usize = 128;
+/// The pages that the log may grow to before a commit moves them into the file (4 KiB each).
+const CHECKPOINT_PAGES: i64 = 4000;
+/// What stays of the log file after that.
+const LOG_BYTES: i64 = 64 << 20;
+/// The writer's page cache, in KiB.
+const CACHE_KIB: i64 = -8192;
 
 /// Marks a file as ours: "rdlv".
 const APPLICATION_ID: i64 = 0x7264_6c76;
@@ -58,8 +68,23 @@ pub(super) fn connect_options(path: &Path, busy_timeout: Duration) -> SqliteConn
         .pragma("checkpoint_fullfsync", "on")
         .foreign_keys(false)
         .pragma("temp_store", "memory")
-        .statement_cache_capacity(128)
+        .statement_cache_capacity(STATEMENTS)
         .disable_statement_logging()
+}
+
+/// How the writer opens its connection: as all others, and the log is its business.
+pub(super) fn writer(path: &Path, busy_timeout: Duration) -> Result<rusqlite::Connection, Fault> {
+    // One thread uses it, so SQLite needs no locks of its own.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = rusqlite::Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(busy_timeout)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    conn.execute_batch(&format!(
+        "PRAGMA synchronous = FULL; PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON; PRAGMA foreign_keys = OFF; \
+         PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}; \
+         PRAGMA journal_size_limit = {LOG_BYTES}; PRAGMA cache_size = {CACHE_KIB}"
+    ))?;
+    Ok(conn)
 }
 
 /// Creates the file if it may, switches it to a write-ahead log, and brings its schema up to date.

@@ -4,9 +4,9 @@
 //! the batch that meets it nor be handed out again and again: it becomes dead/poison, readable, with what it held as
 //! payload kept as its raw bytes.
 
-use sqlx::{Row, SqliteConnection};
+use rusqlite::{Connection, OptionalExtension};
 
-use super::columns::{self, Binds, select_tasks, spec, state};
+use super::columns::{Bind, Columns, Slots, select_tasks, spec, state};
 use super::fault::Fault;
 use crate::task::{Millis, Settings, Task};
 
@@ -15,29 +15,24 @@ const LONGEST_ID: usize = 170;
 
 /// Rewrites the row as a readable dead one and returns it. `None` when it is gone. A row that has become readable in the
 /// meantime is returned as it is.
-pub(super) async fn set_aside(
-    conn: &mut SqliteConnection,
-    seq: i64,
-    now: Millis,
-    settings: &Settings,
-) -> Result<Option<Task>, Fault> {
-    let reason = match read(conn, seq).await? {
+pub(super) fn set_aside(conn: &Connection, seq: i64, now: Millis, settings: &Settings) -> Result<Option<Task>, Fault> {
+    let reason = match read(conn, seq)? {
         None => return Ok(None),
         Some(Ok(task)) => return Ok(Some(task)),
         Some(Err(reason)) => reason,
     };
     let sql = "SELECT CAST(id AS BLOB), CAST(type AS BLOB), CAST(queue AS BLOB), CAST(payload AS BLOB) \
                FROM tasks WHERE seq = ?";
-    let row = sqlx::query(sql).bind(seq).fetch_one(&mut *conn).await?;
-    let bytes = |column: usize| row.try_get_unchecked::<Option<Vec<u8>>, _>(column);
-    let id = match String::from_utf8(bytes(0)?.unwrap_or_default()) {
+    let [id, task_type, queue, payload]: [Option<Vec<u8>>; 4] =
+        conn.query_row(sql, [seq], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]))?;
+    let id = match String::from_utf8(id.unwrap_or_default()) {
         Ok(id) => id,
         // Two such ids may look alike, hence the suffix.
         Err(error) => format!("{}-{seq}", cut(&String::from_utf8_lossy(error.as_bytes()), LONGEST_ID)),
     };
-    let task_type = String::from_utf8(bytes(1)?.unwrap_or_default()).unwrap_or_else(|_| "unreadable".into());
-    let queue = bytes(2)?.and_then(|queue| String::from_utf8(queue).ok());
-    let payload = bytes(3)?.unwrap_or_default();
+    let task_type = String::from_utf8(task_type.unwrap_or_default()).unwrap_or_else(|_| "unreadable".into());
+    let queue = queue.and_then(|queue| String::from_utf8(queue).ok());
+    let payload = payload.unwrap_or_default();
     tracing::warn!(task_id = %id, seq, %reason, "a row of the table tasks cannot be read, it is dead now");
 
     let sql = "UPDATE tasks SET id = ?, type = ?, queue = ?, payload = 'null', idempotency_key = NULL, labels = '{}', \
@@ -47,8 +42,9 @@ pub(super) async fn set_aside(
                dlq_copy = 'wanted', dlq_at = ?, delay_reason = NULL, cache_key = NULL, reply_to = NULL, payload_hash = '', \
                submission_hash = NULL, conflicts_with = NULL, failure_class = 'poison', failure_code = NULL, \
                failure_http_status = NULL, failure_message = ?, failure_fingerprint = '', ended_at = ? WHERE seq = ?";
-    let mut binds = Binds::default();
-    binds
+    let mut statement = conn.prepare(sql)?;
+    let mut slots = Slots::of(&mut statement);
+    slots
         .add(id)
         .add(task_type)
         .add(queue)
@@ -58,18 +54,19 @@ pub(super) async fn set_aside(
         .text(&format!("the row cannot be read: {reason}"))
         .add(now)
         .add(seq);
-    sqlx::query_with(sql, binds.done()).execute(&mut *conn).await?;
-    match read(conn, seq).await? {
+    slots.done()?;
+    statement.raw_execute()?;
+    match read(conn, seq)? {
         Some(Err(reason)) => Err(Fault::Row(format!("row {seq} of tasks cannot be read: {reason}"))),
         Some(Ok(task)) => Ok(Some(task)),
         None => Ok(None),
     }
 }
 
-async fn read(conn: &mut SqliteConnection, seq: i64) -> Result<Option<Result<Task, String>>, Fault> {
+fn read(conn: &Connection, seq: i64) -> Result<Option<Result<Task, String>>, Fault> {
     let sql = select_tasks!("WHERE seq = ?");
-    let row = sqlx::query(sql).bind(seq).fetch_optional(conn).await?;
-    Ok(row.map(|row| columns::task(&row).map(|(_, task)| task).map_err(|row| row.reason)))
+    let read = conn.query_row(sql, [seq], |row| Ok(Columns::of(row).task()));
+    Ok(read.optional()?.map(|row| row.map(|(_, task)| task).map_err(|row| row.reason)))
 }
 
 fn cut(text: &str, longest: usize) -> &str {

@@ -1,13 +1,17 @@
 //! The questions that workers ask, each answered from an index of its own. Lists and counts are in `filter`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use rusqlite::params;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 use tokio::sync::oneshot;
 
-use super::columns::{self, Binds, Columns, select_tasks, spec, state};
+use super::columns::{self, Bind, Binds, Columns, select_tasks, spec, state};
 use super::fault::Fault;
 use super::writer::{Errand, Job};
 use super::{SqliteStore, filter, ledgers, open, tally, versions};
@@ -20,6 +24,9 @@ use crate::task::{
     Answer, Attachment, AttachmentBody, Attempt, AttemptOutcome, Command, DlqCopy, DlqLedger, LaneKey, LaneLedger,
     Millis, Stamp, Status, Task, TaskResult,
 };
+
+/// A caller whose commit may take no time at all still looks only so often.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 
 /// The queries. Each names its index: without statistics the planner takes `tasks_status` for many of them, and sorts.
 pub(super) mod sql {
@@ -166,10 +173,23 @@ impl Store for SqliteStore {
             Urgency::First => &self.writer.first,
             Urgency::Normal => &self.writer.normal,
         };
-        let (reply, answer) = oneshot::channel();
-        queue.send(Job { commands, reply }).map_err(|_| self.closed())?;
-        // The writer went away with the job: nobody knows how far it came.
-        answer.await.unwrap_or_else(|_| Err(StoreError::Unknown { place: self.path.display().to_string() }))
+        let (reply, mut answer) = oneshot::channel();
+        let batch = Arc::new(AtomicU64::new(0));
+        queue.send(Job { commands, batch: Arc::clone(&batch), reply }).map_err(|_| self.closed())?;
+        let unknown = || StoreError::Unknown { place: self.path.display().to_string() };
+        let mut patience = self.commit_timeout.max(SHORTEST_LOOK);
+        loop {
+            match tokio::time::timeout(patience, &mut answer).await {
+                // The writer went away with the job: nobody knows how far it came.
+                Ok(answer) => return answer.unwrap_or_else(|_| Err(unknown())),
+                Err(_) => match self.writer.commit.since(batch.load(Ordering::SeqCst)) {
+                    // It has begun, so it cannot be taken back: the writer sees it through.
+                    Some(taken) if taken >= self.commit_timeout => return Err(unknown()),
+                    Some(taken) => patience = (self.commit_timeout - taken).max(SHORTEST_LOOK),
+                    None => patience = self.commit_timeout.max(SHORTEST_LOOK),
+                },
+            }
+        }
     }
 
     async fn alarms(&self, kind: Alarm, now: Millis, most: usize) -> Result<Vec<Task>, StoreError> {
@@ -329,23 +349,38 @@ impl Store for SqliteStore {
     }
 
     async fn lanes(&self) -> Result<Vec<(LaneKey, LaneLedger)>, StoreError> {
-        self.ask(async |conn| Ok(ledgers::lanes(conn).await?.into_iter().collect())).await
+        let lanes = self.ask(async |conn| ledgers::all(conn, ledgers::LANES, ledgers::lane).await).await?;
+        // In the order of the words, not of their letters.
+        Ok(BTreeMap::from_iter(lanes).into_iter().collect())
     }
 
     async fn dlqs(&self) -> Result<Vec<(String, DlqLedger)>, StoreError> {
-        self.ask(async |conn| Ok(ledgers::dlqs(conn).await?.into_iter().collect())).await
+        self.ask(async |conn| ledgers::all(conn, ledgers::DLQS, ledgers::dlq).await).await
     }
 
     async fn pauses(&self) -> Result<Vec<Pause>, StoreError> {
-        self.ask(ledgers::pauses).await
+        self.ask(async |conn| ledgers::all(conn, ledgers::PAUSES, ledgers::pause).await).await
     }
 
     async fn pause(&self, pause: Pause) -> Result<(), StoreError> {
-        self.errand(|reply| Errand::Pause(pause, reply)).await
+        self.write(move |conn, context, _| {
+            let sql = "INSERT OR REPLACE INTO pauses (key, since, reason) VALUES (?, ?, ?)";
+            conn.execute(sql, params![pause.key, pause.since, pause.reason])?;
+            // Should this not be committed: a pause too many is read anew with the next foreign commit, or now by a failed one.
+            context.pauses.insert(pause.key);
+            Ok(())
+        })
+        .await
     }
 
     async fn resume(&self, key: &str) -> Result<bool, StoreError> {
-        self.errand(|reply| Errand::Resume(key.to_owned(), reply)).await
+        let key = key.to_owned();
+        self.write(move |conn, context, _| {
+            let known = conn.execute("DELETE FROM pauses WHERE key = ?", [&key])? > 0;
+            context.pauses.remove(&key);
+            Ok(known)
+        })
+        .await
     }
 
     async fn policies(&self, most: usize) -> Result<Vec<PolicyVersion>, StoreError> {
@@ -353,12 +388,12 @@ impl Store for SqliteStore {
     }
 
     async fn apply_policies(&self, new: NewPolicies) -> Result<i64, StoreError> {
-        self.errand(|reply| Errand::ApplyPolicies(new, reply)).await
+        self.write(move |conn, _, now| versions::apply(conn, &new, now)).await
     }
 
     async fn report_node(&self, worker: &str, hash: &str, version: Option<i64>) -> Result<(), StoreError> {
         let (worker, hash) = (worker.to_owned(), hash.to_owned());
-        self.errand(|reply| Errand::ReportNode { worker, hash, version, reply }).await
+        self.write(move |conn, _, now| versions::report(conn, &worker, &hash, version, now)).await
     }
 
     async fn nodes(&self) -> Result<Vec<Node>, StoreError> {

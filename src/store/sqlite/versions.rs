@@ -1,5 +1,6 @@
 //! The rules that are kept for all nodes, and what each node runs.
 
+use rusqlite::{Connection, params};
 use sqlx::SqliteConnection;
 
 use super::columns::Columns;
@@ -8,25 +9,23 @@ use super::ledgers::all;
 use crate::store::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 use crate::task::Millis;
 
-pub(super) async fn apply(conn: &mut SqliteConnection, new: &NewPolicies, now: Millis) -> Result<i64, Fault> {
+pub(super) fn apply(conn: &Connection, new: &NewPolicies, now: Millis) -> Result<i64, Fault> {
     let sql = "INSERT INTO policies (version, applied_at, applied_by, reason, text, hash)
                SELECT 1 + coalesce(max(version), 0), ?, ?, ?, ?, ? FROM policies RETURNING version";
-    let insert =
-        sqlx::query_scalar(sql).bind(now).bind(&new.applied_by).bind(&new.reason).bind(&new.text).bind(&new.hash);
-    Ok(insert.fetch_one(conn).await?)
+    let values = params![now, new.applied_by, new.reason, new.text, new.hash];
+    Ok(conn.query_row(sql, values, |row| row.get(0))?)
 }
 
-pub(super) async fn report(
-    conn: &mut SqliteConnection,
+pub(super) fn report(
+    conn: &Connection,
     worker: &str,
     hash: &str,
     version: Option<i64>,
     now: Millis,
 ) -> Result<(), Fault> {
     let sql = "INSERT OR REPLACE INTO nodes (worker, hash, version, seen_at) VALUES (?, ?, ?, ?)";
-    sqlx::query(sql).bind(worker).bind(hash).bind(version).bind(now).execute(&mut *conn).await?;
-    let forgotten = now.saturating_sub(NODE_FORGOTTEN_MS);
-    sqlx::query("DELETE FROM nodes WHERE seen_at < ?").bind(forgotten).execute(conn).await?;
+    conn.execute(sql, params![worker, hash, version, now])?;
+    conn.execute("DELETE FROM nodes WHERE seen_at < ?", [now.saturating_sub(NODE_FORGOTTEN_MS)])?;
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! Writes what a batch changed: a few statements, whatever the number of rows.
 
-use sqlx::SqliteConnection;
+use rusqlite::Connection;
 
-use super::columns::{Binds, spec, state};
+use super::columns::{Bind, Slots, spec, state};
 use super::fault::Fault;
 use super::ladder::Ladder;
 use super::ledgers::spot_columns;
@@ -54,37 +54,37 @@ impl Writes {
     }
 
     /// Writes `changes`.
-    pub(super) async fn save(&self, conn: &mut SqliteConnection, changes: &Changes) -> Result<(), Fault> {
-        let insert = |binds: &mut Binds, task: &Task| {
+    pub(super) fn save(&self, conn: &Connection, changes: &Changes) -> Result<(), Fault> {
+        let insert = |binds: &mut Slots<'_, '_>, task: &Task| {
             binds.state(&task.state);
             binds.spec(&task.spec);
         };
-        self.create.run(conn, &changes.created, insert).await?;
-        let update = |binds: &mut Binds, task: &Task| {
+        self.create.run(conn, &changes.created, insert)?;
+        let update = |binds: &mut Slots<'_, '_>, task: &Task| {
             binds.word(task.id());
             binds.state(&task.state);
         };
-        self.update.run(conn, &changes.updated, update).await?;
-        self.attempt.run(conn, &changes.attempts, bind_attempt).await?;
+        self.update.run(conn, &changes.updated, update)?;
+        self.attempt.run(conn, &changes.attempts, bind_attempt)?;
         let attachments: Vec<_> = changes.attempts.iter().flat_map(attachments_of).collect();
-        self.attachment.run(conn, &attachments, bind_attachment).await?;
-        self.result.run(conn, &changes.results, bind_result).await?;
-        self.cached.run(conn, &changes.cached, bind_cached).await?;
-        self.lane.run(conn, &changes.lanes, bind_lane).await?;
-        let missing = |binds: &mut Binds, (spot, at): &(Spot, Millis)| {
+        self.attachment.run(conn, &attachments, bind_attachment)?;
+        self.result.run(conn, &changes.results, bind_result)?;
+        self.cached.run(conn, &changes.cached, bind_cached)?;
+        self.lane.run(conn, &changes.lanes, bind_lane)?;
+        let missing = |binds: &mut Slots<'_, '_>, (spot, at): &(Spot, Millis)| {
             let (queue, word, delay_ms) = spot_columns(spot);
             binds.word(queue).word(word).add(delay_ms).add(*at);
         };
-        self.missing.run(conn, &changes.missing, missing).await?;
-        self.dlq.run(conn, &changes.dlqs, bind_dlq).await?;
-        let gate = |binds: &mut Binds, (key, state): &(String, GateState)| {
+        self.missing.run(conn, &changes.missing, missing)?;
+        self.dlq.run(conn, &changes.dlqs, bind_dlq)?;
+        let gate = |binds: &mut Slots<'_, '_>, (key, state): &(String, GateState)| {
             binds.word(key).word(&serde_json::json!(state).to_string());
         };
-        self.gate.run(conn, &changes.gates, gate).await
+        self.gate.run(conn, &changes.gates, gate)
     }
 }
 
-fn bind_attempt(binds: &mut Binds, attempt: &Attempt) {
+fn bind_attempt(binds: &mut Slots<'_, '_>, attempt: &Attempt) {
     let failure = attempt.failure.as_ref();
     binds
         .word(attempt.task_id.as_str())
@@ -115,7 +115,7 @@ fn attachments_of(attempt: &Attempt) -> impl Iterator<Item = Placed<'_>> {
     (0..).zip(&attempt.attachments).map(move |(position, attachment)| (attempt, position, attachment))
 }
 
-fn bind_attachment(binds: &mut Binds, (attempt, position, attachment): &Placed<'_>) {
+fn bind_attachment(binds: &mut Slots<'_, '_>, (attempt, position, attachment): &Placed<'_>) {
     let (bytes, link, size) = match &attachment.body {
         AttachmentBody::Bytes(bytes) => (Some(&**bytes), None, None),
         AttachmentBody::Link(link) => (None, Some(link.as_str()), None),
@@ -132,11 +132,11 @@ fn bind_attachment(binds: &mut Binds, (attempt, position, attachment): &Placed<'
         .add(size);
 }
 
-fn bind_result(binds: &mut Binds, (id, result): &(String, TaskResult)) {
+fn bind_result(binds: &mut Slots<'_, '_>, (id, result): &(String, TaskResult)) {
     binds.word(id.as_str()).text(&result.media_type).add(i64::from(result.truncated)).add(result.body.as_slice());
 }
 
-fn bind_cached(binds: &mut Binds, cached: &Cached) {
+fn bind_cached(binds: &mut Slots<'_, '_>, cached: &Cached) {
     let result = &cached.result;
     binds
         .word(cached.task_type.as_str())
@@ -147,7 +147,7 @@ fn bind_cached(binds: &mut Binds, cached: &Cached) {
         .add(result.body.as_slice());
 }
 
-fn bind_lane(binds: &mut Binds, (key, ledger): &(LaneKey, LaneLedger)) {
+fn bind_lane(binds: &mut Slots<'_, '_>, (key, ledger): &(LaneKey, LaneLedger)) {
     binds
         .word(key.queue.as_str())
         .word(key.lane.as_str())
@@ -157,7 +157,7 @@ fn bind_lane(binds: &mut Binds, (key, ledger): &(LaneKey, LaneLedger)) {
         .add(ledger.probe_mark);
 }
 
-fn bind_dlq(binds: &mut Binds, (queue, ledger): &(String, DlqLedger)) {
+fn bind_dlq(binds: &mut Slots<'_, '_>, (queue, ledger): &(String, DlqLedger)) {
     binds
         .word(queue.as_str())
         .add(ledger.dirty)

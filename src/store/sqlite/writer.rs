@@ -4,22 +4,23 @@
 //! commits large batches and an idle one answers at once, and nobody waits on purpose. The writer has a thread and a runtime
 //! of its own, because a handler that blocks the caller's threads must not keep heartbeats from the disk. A transaction, once
 //! begun, is never abandoned half way: callers may go away, the writer sees it through.
+//!
+//! It calls SQLite itself, where the readers have sqlx do it on threads of its own: a batch is a dozen statements, and two
+//! changes of thread for each cost more than what SQLite does.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::future::LocalBoxFuture;
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::batch::{self, Context};
 use super::fault::Fault;
-use super::{ledgers, quarantine, versions};
-use crate::store::{Clock, NewPolicies, Pause, StoreError};
+use super::{ledgers, open, quarantine};
+use crate::store::{Clock, StoreError};
 use crate::task::{Answer, Command, Millis};
 
 /// A batch takes no further caller beyond this.
@@ -34,22 +35,15 @@ const COMPANY: Duration = Duration::from_secs(1);
 /// Commands of one caller.
 pub(super) struct Job {
     pub(super) commands: Vec<Command>,
+    /// Tells the caller in which batch they are; 0 while they wait.
+    pub(super) batch: Arc<AtomicU64>,
     pub(super) reply: oneshot::Sender<Result<Vec<Answer>, StoreError>>,
 }
 
-/// Everything else the writer does, each in a transaction of its own.
+/// Everything else the writer does.
 pub(super) enum Errand {
-    Pause(Pause, oneshot::Sender<Result<(), StoreError>>),
-    Resume(String, oneshot::Sender<Result<bool, StoreError>>),
-    ApplyPolicies(NewPolicies, oneshot::Sender<Result<i64, StoreError>>),
-    ReportNode {
-        worker: String,
-        hash: String,
-        version: Option<i64>,
-        reply: oneshot::Sender<Result<(), StoreError>>,
-    },
-    /// Something rare on a table of its own; who asks for it keeps what it found.
-    Write(OwnWork, oneshot::Sender<Result<(), StoreError>>),
+    /// Something rare, in a transaction of its own.
+    Write(Work),
     /// Rows that a reader could not read.
     SetAside(Vec<i64>),
     /// Looks whether another process has committed, for [`Queues::outside`].
@@ -58,9 +52,8 @@ pub(super) enum Errand {
     Close(oneshot::Sender<()>),
 }
 
-/// See [`Errand::Write`]. Gets the time by the store's clock.
-pub(super) type OwnWork =
-    Box<dyn for<'c> FnOnce(&'c mut SqliteConnection, Millis) -> LocalBoxFuture<'c, Result<(), Fault>> + Send>;
+/// See [`Errand::Write`]: called with the writer's way to run a transaction.
+pub(super) type Work = Box<dyn FnOnce(&mut Writer) + Send>;
 
 /// The callers' ends of the writer's queues.
 pub(super) struct Queues {
@@ -69,14 +62,48 @@ pub(super) struct Queues {
     pub(super) errands: mpsc::UnboundedSender<Errand>,
     /// Grows when another process has committed.
     pub(super) outside: Arc<AtomicI64>,
+    pub(super) commit: Arc<Committing>,
+}
+
+/// Which batch is on its way to the disk, for callers who do not wait for ever.
+pub(super) struct Committing {
+    start: Instant,
+    /// 0 between two commits.
+    batch: AtomicU64,
+    began_ms: AtomicU64,
+}
+
+impl Committing {
+    fn new() -> Committing {
+        Committing { start: Instant::now(), batch: AtomicU64::new(0), began_ms: AtomicU64::new(0) }
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn begins(&self, batch: u64) {
+        self.began_ms.store(self.elapsed_ms(), Ordering::SeqCst);
+        self.batch.store(batch, Ordering::SeqCst);
+    }
+
+    fn ended(&self) {
+        self.batch.store(0, Ordering::SeqCst);
+    }
+
+    /// For how long the commit of that batch has been going on; `None` when it is not.
+    pub(super) fn since(&self, batch: u64) -> Option<Duration> {
+        let began = self.began_ms.load(Ordering::SeqCst);
+        let on_its_way = batch != 0 && self.batch.load(Ordering::SeqCst) == batch;
+        on_its_way.then(|| Duration::from_millis(self.elapsed_ms().saturating_sub(began)))
+    }
 }
 
 /// What the writer needs to know.
 pub(super) struct Setup {
     pub(super) path: PathBuf,
-    pub(super) connect: SqliteConnectOptions,
+    pub(super) busy_timeout: Duration,
     pub(super) clock: Clock,
-    pub(super) commit_timeout: Duration,
     pub(super) context: Context,
 }
 
@@ -86,11 +113,12 @@ pub(super) fn start(setup: Setup) -> Result<Queues, StoreError> {
     let (normal, normal_jobs) = mpsc::unbounded_channel();
     let (errands, errand_queue) = mpsc::unbounded_channel();
     let outside = Arc::new(AtomicI64::new(0));
+    let commit = Arc::new(Committing::new());
     let unavailable = |error: std::io::Error| StoreError::Unavailable {
         place: setup.path.display().to_string(),
         reason: format!("the writer's thread cannot be started: {error}"),
     };
-    // Timers only: without a poller for sockets, which nothing here has, a wake-up from SQLite's thread is one futex call.
+    // Timers only: without a poller for sockets, which nothing here has, a wake-up is one futex call.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(unavailable)?;
     let writer = Writer {
         first: first_jobs,
@@ -100,37 +128,40 @@ pub(super) fn start(setup: Setup) -> Result<Queues, StoreError> {
         version: 0,
         company_until: Instant::now(),
         outside: Arc::clone(&outside),
+        commit: Arc::clone(&commit),
+        batches: 0,
         path: setup.path.clone(),
-        connect: setup.connect,
+        busy_timeout: setup.busy_timeout,
         clock: setup.clock,
-        commit_timeout: setup.commit_timeout,
         context: setup.context,
     };
     std::thread::Builder::new()
         .name("redeliver-writer".into())
         .spawn(move || runtime.block_on(writer.run()))
         .map_err(unavailable)?;
-    Ok(Queues { first, normal, errands, outside })
+    Ok(Queues { first, normal, errands, outside, commit })
 }
 
-struct Writer {
+pub(super) struct Writer {
     first: mpsc::UnboundedReceiver<Job>,
     normal: mpsc::UnboundedReceiver<Job>,
     errands: mpsc::UnboundedReceiver<Errand>,
     /// `None` before the first transaction and after a failed one: a connection that has seen an error is not trusted.
-    conn: Option<SqliteConnection>,
+    conn: Option<Connection>,
     /// SQLite's data version as this connection last saw it: moved by every commit but its own.
     version: i64,
     company_until: Instant,
     outside: Arc<AtomicI64>,
+    commit: Arc<Committing>,
+    /// How many transactions were begun.
+    batches: u64,
     path: PathBuf,
-    connect: SqliteConnectOptions,
+    busy_timeout: Duration,
     clock: Clock,
-    commit_timeout: Duration,
     context: Context,
 }
 
-enum Work {
+enum Next {
     Batch(Job),
     Errand(Errand),
 }
@@ -139,40 +170,42 @@ impl Writer {
     async fn run(mut self) {
         while let Some(work) = self.next().await {
             match work {
-                Work::Batch(job) => self.batch(job).await,
-                Work::Errand(Errand::Close(done)) => {
-                    self.close().await;
+                Next::Batch(job) => self.batch(job),
+                Next::Errand(Errand::Close(done)) => {
+                    self.close();
                     done.send(()).ok();
                     return;
                 }
-                Work::Errand(errand) => self.errand(errand).await,
+                Next::Errand(errand) => self.errand(errand),
             }
             if Instant::now() < self.company_until {
                 tokio::time::sleep(PAUSE_FOR_NEIGHBOURS).await;
             }
         }
-        self.close().await;
+        self.close();
     }
 
-    async fn next(&mut self) -> Option<Work> {
+    async fn next(&mut self) -> Option<Next> {
         // Urgent jobs before errands before the rest; an errand waits for one batch at most.
         tokio::select! {
             biased;
-            Some(job) = self.first.recv() => Some(Work::Batch(job)),
-            Some(errand) = self.errands.recv() => Some(Work::Errand(errand)),
-            Some(job) = self.normal.recv() => Some(Work::Batch(job)),
+            Some(job) = self.first.recv() => Some(Next::Batch(job)),
+            Some(errand) = self.errands.recv() => Some(Next::Errand(errand)),
+            Some(job) = self.normal.recv() => Some(Next::Batch(job)),
             else => None,
         }
     }
 
     /// Commits a job together with whatever else waits.
-    async fn batch(&mut self, job: Job) {
+    fn batch(&mut self, job: Job) {
+        let batch = self.batches + 1;
         let mut commands = Vec::new();
         let mut callers = Vec::new();
         let mut bytes = 0;
         let mut next = Some(job);
-        while let Some(Job { commands: more, reply }) = next {
+        while let Some(Job { commands: more, batch: tell, reply }) = next {
             bytes += more.iter().map(size_of_command).sum::<usize>();
+            tell.store(batch, Ordering::SeqCst);
             callers.push((reply, more.len()));
             commands.extend(more);
             if commands.len() >= MOST_COMMANDS || bytes >= MOST_BYTES {
@@ -180,103 +213,43 @@ impl Writer {
             }
             next = self.first.try_recv().or_else(|_| self.normal.try_recv()).ok();
         }
-
-        let mut reply = |result: Result<Vec<Answer>, StoreError>| {
-            let mut answers = result.map(Vec::into_iter);
-            for (caller, length) in callers.drain(..) {
-                let part = match &mut answers {
-                    Ok(answers) => Ok(answers.by_ref().take(length).collect()),
-                    Err(error) => Err(error.clone()),
-                };
-                // A caller that went away does not undo its commands.
-                caller.send(part).ok();
-            }
-        };
-        let unknown = StoreError::Unknown { place: self.path.display().to_string() };
-        let mut result = self
-            .transaction(
-                || reply(Err(unknown.clone())),
-                async |conn, context, now| batch::apply(conn, context, &commands, now).await,
-            )
-            .await;
+        let mut result = self.transaction(|conn, context, now| batch::apply(conn, context, &commands, now));
         if let Err(Failed::Row(reason)) = &result {
             tracing::debug!(commands = commands.len(), %reason, "a batch failed, looking for the guilty command");
-            result = self
-                .transaction(
-                    || reply(Err(unknown.clone())),
-                    async |conn, context, now| bisect(conn, context, &commands, now).await,
-                )
-                .await;
+            // The same number again: the callers' batch it is.
+            self.batches = batch - 1;
+            result = self.transaction(|conn, context, now| bisect(conn, context, &commands, now));
         }
-        let result = result.map_err(|failed| failed.into_error(&self.path));
-        reply(result);
+        let mut answers = result.map(Vec::into_iter).map_err(|failed| failed.into_error(&self.path));
+        for (caller, length) in callers {
+            let part = match &mut answers {
+                Ok(answers) => Ok(answers.by_ref().take(length).collect()),
+                Err(error) => Err(error.clone()),
+            };
+            // A caller that went away does not undo its commands.
+            caller.send(part).ok();
+        }
     }
 
-    async fn errand(&mut self, errand: Errand) {
-        let path = self.path.clone();
+    fn errand(&mut self, errand: Errand) {
         match errand {
-            Errand::Pause(pause, reply) => {
-                let write = async |conn: &mut SqliteConnection, _: &mut Context, _| {
-                    let sql = "INSERT OR REPLACE INTO pauses (key, since, reason) VALUES (?, ?, ?)";
-                    sqlx::query(sql).bind(&pause.key).bind(pause.since).bind(&pause.reason).execute(conn).await?;
-                    Ok(())
-                };
-                let done = self.transaction(|| (), write).await;
-                if done.is_ok() {
-                    self.context.pauses.insert(pause.key);
-                }
-                reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
-            }
-            Errand::Resume(key, reply) => {
-                let write = async |conn: &mut SqliteConnection, _: &mut Context, _| {
-                    let sql = "DELETE FROM pauses WHERE key = ? RETURNING key";
-                    Ok(sqlx::query(sql).bind(&key).fetch_optional(conn).await?.is_some())
-                };
-                let done = self.transaction(|| (), write).await;
-                if done.is_ok() {
-                    self.context.pauses.remove(&key);
-                }
-                reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
-            }
-            Errand::ApplyPolicies(new, reply) => {
-                let write =
-                    async |conn: &mut SqliteConnection, _: &mut Context, now| versions::apply(conn, &new, now).await;
-                let done = self.transaction(|| (), write).await;
-                reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
-            }
-            Errand::ReportNode { worker, hash, version, reply } => {
-                let write = async |conn: &mut SqliteConnection, _: &mut Context, now| {
-                    versions::report(conn, &worker, &hash, version, now).await
-                };
-                let done = self.transaction(|| (), write).await;
-                reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
-            }
-            Errand::Write(work, reply) => {
-                let write = async |conn: &mut SqliteConnection, _: &mut Context, now| work(conn, now).await;
-                let done = self.transaction(|| (), write).await;
-                reply.send(done.map_err(|failed| failed.into_error(&path))).ok();
-            }
+            Errand::Write(work) => work(self),
             Errand::SetAside(seqs) => {
-                let write = async |conn: &mut SqliteConnection, context: &mut Context, now| {
+                let set_aside = self.write(|conn, context, now| {
                     for seq in &seqs {
-                        quarantine::set_aside(conn, *seq, now, &context.settings).await?;
+                        quarantine::set_aside(conn, *seq, now, &context.settings)?;
                     }
                     context.running.forget_all();
                     Ok(())
-                };
-                if let Err(failed) = self.transaction(|| (), write).await {
-                    let error = failed.into_error(&path);
+                });
+                if let Err(error) = set_aside {
                     tracing::warn!(%error, "unreadable rows could not be set aside; the next reader reports them again");
                 }
             }
             Errand::LookOutside(done) => {
-                let looked = match self.connection().await {
-                    Ok(()) => self.look_outside().await,
-                    Err(fault) => Err(fault),
-                };
-                if let Err(fault) = looked {
+                if let Err(fault) = self.connection().and_then(|()| self.look_outside()) {
                     tracing::debug!(?fault, "cannot see whether others have written");
-                    self.disconnect().await;
+                    self.disconnect();
                 }
                 done.send(()).ok();
             }
@@ -285,35 +258,40 @@ impl Writer {
         }
     }
 
-    /// Runs `work` in a transaction and commits it. `late` is called when the commit does not answer in time; it is awaited all
-    /// the same, because a commit that has begun cannot be taken back.
-    async fn transaction<T>(
+    /// Runs `work` in a transaction and commits it, for an errand.
+    pub(super) fn write<T>(
         &mut self,
-        late: impl FnOnce(),
-        work: impl AsyncFnOnce(&mut SqliteConnection, &mut Context, Millis) -> Result<T, Fault>,
+        work: impl FnOnce(&Connection, &mut Context, Millis) -> Result<T, Fault>,
+    ) -> Result<T, StoreError> {
+        self.transaction(work).map_err(|failed| failed.into_error(&self.path))
+    }
+
+    fn transaction<T>(
+        &mut self,
+        work: impl FnOnce(&Connection, &mut Context, Millis) -> Result<T, Fault>,
     ) -> Result<T, Failed> {
-        let result = self.try_transaction(late, work).await;
+        self.batches += 1;
+        let result = self.try_transaction(work);
         if let Err(failed) = &result {
             self.context.running.forget_all();
             if !matches!(failed, Failed::Row(_)) {
-                self.disconnect().await;
+                self.disconnect();
             }
         }
         result
     }
 
-    async fn try_transaction<T>(
+    fn try_transaction<T>(
         &mut self,
-        late: impl FnOnce(),
-        work: impl AsyncFnOnce(&mut SqliteConnection, &mut Context, Millis) -> Result<T, Fault>,
+        work: impl FnOnce(&Connection, &mut Context, Millis) -> Result<T, Fault>,
     ) -> Result<T, Failed> {
-        self.connection().await?;
+        self.connection()?;
         let Some(conn) = &mut self.conn else { return Err(Failed::Unknown) };
         // Immediate: a deferred transaction that reads first and writes then fails at once when another has written meanwhile.
-        let mut tx = conn.begin_with("BEGIN IMMEDIATE").await.map_err(Fault::from)?;
-        let version = data_version(&mut tx).await?;
+        let tx = Transaction::new(conn, TransactionBehavior::Immediate).map_err(Fault::from)?;
+        let version = data_version(&tx)?;
         if version != self.version {
-            self.context.pauses = pause_keys(&mut tx).await?;
+            self.context.pauses = pause_keys(&tx)?;
             self.context.running.forget_all();
             self.version = version;
             self.outside.fetch_add(1, Ordering::SeqCst);
@@ -321,22 +299,17 @@ impl Writer {
         }
         // After the lock, so that a wait for it shortens no lease.
         let now = self.clock.now();
-        let value = match work(&mut tx, &mut self.context, now).await {
+        let value = match work(&tx, &mut self.context, now) {
             Ok(value) => value,
             Err(Fault::Row(reason)) => {
-                tx.rollback().await.map_err(Fault::from)?;
+                tx.rollback().map_err(Fault::from)?;
                 return Err(Failed::Row(reason));
             }
             Err(fault) => return Err(fault.into()),
         };
-        let mut commit = Box::pin(tx.commit());
-        let committed = match tokio::time::timeout(self.commit_timeout, &mut commit).await {
-            Ok(committed) => committed,
-            Err(_) => {
-                late();
-                commit.await
-            }
-        };
+        self.commit.begins(self.batches);
+        let committed = tx.commit();
+        self.commit.ended();
         match committed.map_err(Fault::from) {
             Ok(()) => Ok(value),
             Err(Fault::Broken(_)) => Err(Failed::Unknown),
@@ -345,25 +318,25 @@ impl Writer {
     }
 
     /// Makes sure there is a connection.
-    async fn connection(&mut self) -> Result<(), Fault> {
+    fn connection(&mut self) -> Result<(), Fault> {
         if self.conn.is_some() {
             return Ok(());
         }
-        let mut conn = self.connect.connect().await?;
+        let conn = open::writer(&self.path, self.busy_timeout)?;
         self.context.running.forget_all();
-        self.version = data_version(&mut conn).await?;
-        self.context.pauses = pause_keys(&mut conn).await?;
+        self.version = data_version(&conn)?;
+        self.context.pauses = pause_keys(&conn)?;
         // Nobody counted while there was no connection.
         self.outside.fetch_add(1, Ordering::SeqCst);
         self.conn = Some(conn);
         Ok(())
     }
 
-    async fn look_outside(&mut self) -> Result<(), Fault> {
-        let Some(conn) = &mut self.conn else { return Ok(()) };
-        let version = data_version(conn).await?;
+    fn look_outside(&mut self) -> Result<(), Fault> {
+        let Some(conn) = &self.conn else { return Ok(()) };
+        let version = data_version(conn)?;
         if version != self.version {
-            self.context.pauses = pause_keys(conn).await?;
+            self.context.pauses = pause_keys(conn)?;
             self.context.running.forget_all();
             self.version = version;
             self.outside.fetch_add(1, Ordering::SeqCst);
@@ -372,27 +345,27 @@ impl Writer {
         Ok(())
     }
 
-    async fn disconnect(&mut self) {
+    fn disconnect(&mut self) {
         if let Some(conn) = self.conn.take()
-            && let Err(error) = conn.close().await
+            && let Err((_, error)) = conn.close()
         {
             tracing::debug!(%error, "closing the writer's connection");
         }
     }
 
     /// Commits what is queued, moves the log into the database file and closes.
-    async fn close(&mut self) {
+    fn close(&mut self) {
         self.first.close();
         self.normal.close();
         while let Ok(job) = self.first.try_recv().or_else(|_| self.normal.try_recv()) {
-            self.batch(job).await;
+            self.batch(job);
         }
-        if let Some(conn) = &mut self.conn
-            && let Err(error) = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").execute(conn).await
+        if let Some(conn) = &self.conn
+            && let Err(error) = conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
         {
             tracing::debug!(%error, "the last checkpoint; the log is read at the next start");
         }
-        self.disconnect().await;
+        self.disconnect();
     }
 }
 
@@ -422,8 +395,8 @@ impl Failed {
 }
 
 /// Applies the commands, halving where a part fails, until each guilty command stands alone and is answered as such.
-async fn bisect(
-    conn: &mut SqliteConnection,
+pub(super) fn bisect(
+    conn: &Connection,
     context: &mut Context,
     commands: &[Command],
     now: Millis,
@@ -431,14 +404,15 @@ async fn bisect(
     let mut answers = Vec::with_capacity(commands.len());
     let mut parts = vec![commands];
     while let Some(part) = parts.pop() {
-        let mut savepoint = conn.begin().await?;
-        match batch::apply(&mut savepoint, context, part, now).await {
+        conn.execute_batch("SAVEPOINT part")?;
+        match batch::apply(conn, context, part, now) {
             Ok(more) => {
-                savepoint.commit().await?;
+                conn.execute_batch("RELEASE part")?;
                 answers.extend(more);
             }
             Err(Fault::Row(message)) => {
-                savepoint.rollback().await?;
+                conn.execute_batch("ROLLBACK TO part; RELEASE part")?;
+                context.running.forget_all();
                 if part.len() == 1 {
                     answers.push(Answer::Unprocessable { message });
                 } else {
@@ -453,12 +427,14 @@ async fn bisect(
     Ok(answers)
 }
 
-async fn data_version(conn: &mut SqliteConnection) -> Result<i64, Fault> {
-    Ok(sqlx::query_scalar("PRAGMA data_version").fetch_one(conn).await?)
+fn data_version(conn: &Connection) -> Result<i64, Fault> {
+    Ok(conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?)
 }
 
-async fn pause_keys(conn: &mut SqliteConnection) -> Result<BTreeSet<String>, Fault> {
-    Ok(ledgers::pauses(conn).await?.into_iter().map(|pause| pause.key).collect())
+#[expect(clippy::redundant_closure, reason = "the function itself is not general enough over a row's lifetime")]
+fn pause_keys(conn: &Connection) -> Result<BTreeSet<String>, Fault> {
+    let pauses = ledgers::all_now(conn, ledgers::PAUSES, |row| ledgers::pause(row))?;
+    Ok(pauses.into_iter().map(|pause| pause.key).collect())
 }
 
 /// Roughly what a command will write.

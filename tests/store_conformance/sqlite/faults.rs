@@ -72,19 +72,29 @@ async fn a_caller_waits_for_a_short_lock() {
     assert!(matches!(answers[0], Answer::Run(_)), "{answers:?}");
 }
 
+/// Tasks of one commit that takes longer than a look.
+const LARGE: i64 = 200;
+
 #[tokio::test]
 async fn a_commit_that_does_not_answer_in_time_is_unknown_and_happens_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { commit_timeout: Duration::ZERO, ..SqliteOptions::default() };
     let store = open_with(&folder, options).await;
-    // Even with no time at all a commit may have answered before anybody looks; one in many that has not is enough.
+    // Even with no time at all a commit may have answered before anybody looks, which is once a millisecond; one in many that has
+    // not is enough, and large ones take their time.
+    let payload = format!("\"{}\"", "x".repeat(16 * 1024));
     let (mut asked, mut unknown) = (0, false);
-    while !unknown && asked < 200 {
-        let answer = store.apply(Urgency::Normal, vec![submit(new_task(&format!("a{asked}")))]).await;
-        asked += 1;
+    while !unknown && asked < 200 * LARGE {
+        let large = |n| {
+            let mut new = new_task(&format!("a{n}"));
+            new.spec.payload.clone_from(&payload);
+            submit(new)
+        };
+        let answer = store.apply(Urgency::Normal, (asked..asked + LARGE).map(large).collect()).await;
+        asked += LARGE;
         match answer {
             Err(StoreError::Unknown { .. }) => unknown = true,
-            answer => assert!(matches!(answer.unwrap()[0], Answer::Run(_))),
+            answer => assert!(answer.unwrap().iter().all(|answer| matches!(answer, Answer::Run(_)))),
         }
     }
     assert!(unknown, "{asked} commits all answered within no time");
