@@ -67,14 +67,15 @@ fn zh_unit(unit: &str) -> &'static str {
 pub(crate) fn length(ms: Millis) -> String {
     let ms = ms.max(0);
     let s = ms / 1_000;
-    match ms {
-        ..1_000 => format!("{ms}ms"),
-        ..10_000 if ms % 1_000 != 0 => format!("{s}.{}s", ms % 1_000 / 100),
-        ..60_000 => format!("{s}s"),
-        ..3_600_000 if s % 60 == 0 => format!("{}m", s / 60),
-        ..3_600_000 => format!("{}m{:02}s", s / 60, s % 60),
-        ..172_800_000 if s % 3_600 < 60 => format!("{}h", s / 3_600),
-        ..172_800_000 => format!("{}h{:02}m", s / 3_600, s % 3_600 / 60),
+    let whole = ms % 1_000 == 0;
+    match s {
+        0 => format!("{ms}ms"),
+        1..10 if !whole => format!("{s}.{}s", ms % 1_000 / 100),
+        1..60 => format!("{s}s"),
+        60..3_600 if s % 60 == 0 => format!("{}m", s / 60),
+        60..3_600 => format!("{}m{:02}s", s / 60, s % 60),
+        3_600..172_800 if s % 3_600 < 60 => format!("{}h", s / 3_600),
+        3_600..172_800 => format!("{}h{:02}m", s / 3_600, s % 3_600 / 60),
         _ => format!("{}d{:02}h", s / 86_400, s % 86_400 / 3_600),
     }
 }
@@ -99,8 +100,8 @@ pub(crate) fn count(n: i64) -> String {
 pub(crate) fn brief(n: i64) -> String {
     match n {
         ..1_000 => n.to_string(),
-        ..10_000 => format!("{}.{}k", n / 1_000, n % 1_000 / 100),
-        ..1_000_000 => format!("{}k", n / 1_000),
+        1_000..10_000 => format!("{}.{}k", n / 1_000, n % 1_000 / 100),
+        10_000..1_000_000 => format!("{}k", n / 1_000),
         _ => format!("{}.{}M", n / 1_000_000, n % 1_000_000 / 100_000),
     }
 }
@@ -110,7 +111,7 @@ pub(crate) fn percent(share: Option<f64>) -> String {
     match share {
         None => "–".into(),
         // Rounding must not turn nearly all into all, nor a few into none.
-        Some(share) if share < 1.0 && share >= 0.9995 => ">99.9 %".into(),
+        Some(share) if (0.9995..1.0).contains(&share) => ">99.9 %".into(),
         Some(share) if share > 0.0 && share < 0.0005 => "<0.1 %".into(),
         Some(share) if share >= 1.0 || share <= 0.0 => format!("{:.0} %", share * 100.0),
         Some(share) => format!("{:.1} %", share * 100.0),
@@ -126,8 +127,8 @@ pub(crate) fn ratio(a: i64, b: i64) -> Option<f64> {
 /// Bytes for people: `812 B`, `4.2 KB`, `1.0 MB`.
 pub(crate) fn bytes(n: u64) -> String {
     match n {
-        ..1_000 => format!("{n} B"),
-        ..1_000_000 => format!("{}.{} KB", n / 1_000, n % 1_000 / 100),
+        0..1_000 => format!("{n} B"),
+        1_000..1_000_000 => format!("{}.{} KB", n / 1_000, n % 1_000 / 100),
         _ => format!("{}.{} MB", n / 1_000_000, n % 1_000_000 / 100_000),
     }
 }

@@ -28,6 +28,7 @@ mod copies;
 mod fixture;
 mod gates;
 mod lists;
+mod look;
 mod pauses;
 mod people;
 mod settle;

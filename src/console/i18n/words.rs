@@ -343,7 +343,7 @@ words! {
 
     // Policies.
     version: "version", "版本";
-    from_own_file: "from the own file", "来自本机配置文件";
+    own_file_rules: "from the own file", "来自本机配置文件";
     explain: "Explain", "解释";
     explain_hint: "Ask what would happen to a task: which rule decides, why the earlier ones do not, when it would be tried again.", "询问一个任务会怎样处理：由哪条规则决定、前面的规则为何不适用、何时重试。";
     at: "At", "时间";

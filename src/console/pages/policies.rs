@@ -57,7 +57,7 @@ pub(crate) fn render(view: &PoliciesView, ui: &Ui) -> Markup {
     let l = ui.lang;
     let body = html! {
         (heading(l.policies(), html! {
-            @match view.version { Some(version) => { (l.version()) " " (version) }, None => (l.from_own_file()) }
+            @match view.version { Some(version) => { (l.version()) " " (version) }, None => (l.own_file_rules()) }
             " " code title=(view.digest) { (view.digest.get(..12).unwrap_or_default()) }
         }))
         (panel("explain", l.explain(), nothing(), false, explain(view, ui)))

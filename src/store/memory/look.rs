@@ -18,8 +18,7 @@ impl LookStore for MemoryStore {
         let mut retries: Vec<&Task> = Vec::new();
         for task in inner.rows.tasks() {
             let state = &task.state;
-            let mut add =
-                |counts: &mut BTreeMap<String, i64>, key: &str| *counts.entry(key.to_owned()).or_default() += 1;
+            let add = |counts: &mut BTreeMap<String, i64>, key: &str| *counts.entry(key.to_owned()).or_default() += 1;
             if state.outstanding.is_some_and(|outstanding| outstanding.lane == Lane::Tasks) {
                 add(&mut waiting.sent, task.queue());
             } else if state.status == Status::Pending && state.held_by.is_none() && state.outstanding.is_none() {
