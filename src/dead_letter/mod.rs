@@ -1,8 +1,11 @@
-//! The DLQ in the broker, kept equal to the dead rows in the store.
+//! What people do with dead letters: look at them by group, replay them by jobs, and see them as copies in the broker's DLQ.
 //!
-//! The rows are the truth; the DLQ is a copy for people and tools that look at the broker. This module never decides that a task is
-//! dead or alive.
+//! The rows in the store are the truth; the DLQ is a copy for people and tools that look at the broker. This module never decides that
+//! a task is dead or alive.
 
+mod groups;
 mod mirror;
+pub mod replay;
 
+pub use groups::{Group, Trend, groups, trend};
 pub use mirror::{MirrorError, PassReport, odd_dlqs, pass};

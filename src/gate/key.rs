@@ -188,6 +188,14 @@ impl Gates {
     }
 }
 
+/// The value that a gate's key has for a dimension (`type`, `label.shop`); `None` when it does not name it.
+pub fn gate_value(key: &str, dimension: &str) -> Option<String> {
+    let values = key.splitn(3, '/').nth(2)?;
+    let pairs = values.split(',').filter_map(|part| part.split_once('='));
+    let dimension = encode(dimension);
+    pairs.into_iter().find(|(name, _)| *name == dimension).map(|(_, value)| decode(value))
+}
+
 /// The key of a gate.
 fn key(kind: &str, name: &str, values: &str) -> String {
     let name = encode(name);

@@ -33,6 +33,11 @@ impl Cell {
     /// Never used, or long ago.
     pub const RESTED: Cell = Cell { tat_us: 0 };
 
+    /// Until when its starts are spoken for.
+    pub fn used_up_to(self) -> Millis {
+        self.tat_us.div_euclid(1000)
+    }
+
     /// How many may start at `now`.
     pub fn room(self, rate: Rate, burst: i64, now: Millis) -> i64 {
         let (now_us, interval) = (now.saturating_mul(1000), rate.interval_us());

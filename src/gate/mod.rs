@@ -19,7 +19,7 @@ mod tests;
 
 pub use admission::{Chance, HeldGate, chances, in_turns};
 pub use breaker::{Breaker, Evidence, PersonsWord, Phase, Return, Turn};
-pub use key::{BreakerKeyError, GateOf, RuleOf, Way};
+pub use key::{BreakerKeyError, GateOf, RuleOf, Way, gate_value};
 pub use limit::{Cell, Window};
 pub use pause::{is_pause, pause_stops, queue_pause, type_pause};
 pub use ramp::Ramp;

@@ -46,6 +46,25 @@ pub enum GateState {
     },
 }
 
+impl GateState {
+    /// Whether nothing would change if it were forgotten, by what it was used for before that time. What keeps no time (failures in a
+    /// row, a ratio's window) is never idle while it remembers anything.
+    pub fn is_idle_since(&self, before: Millis) -> bool {
+        match self {
+            GateState::Limit(cell) => cell.used_up_to() < before,
+            GateState::Ratio(window) => *window == Window::default(),
+            GateState::Cap { places } => places.is_empty(),
+            GateState::Breaker(breaker) => {
+                let epoch = breaker.epoch;
+                *breaker == Breaker { epoch, ..Breaker::default() }
+            }
+            GateState::Hold { until, ramp, .. } => {
+                *until < before.saturating_sub(LONGEST_HOLD_MS) || ramp.is_none() && *until < before
+            }
+        }
+    }
+}
+
 /// What a look at a gate says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {

@@ -4,7 +4,11 @@
 //! with the process.
 
 mod access;
+<<<<<<< HEAD
 mod look;
+=======
+mod triage;
+>>>>>>> main
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,6 +48,7 @@ struct Inner {
     policies: Vec<PolicyVersion>,
     nodes: BTreeMap<String, Node>,
     access: access::Access,
+    triage: triage::Triage,
     /// Rows inserted past the commands, as another process would.
     outside_changes: i64,
 }
@@ -118,6 +123,7 @@ impl Inner {
         for attempt in changes.attempts {
             self.attempts.insert((attempt.task_id.clone(), attempt.fence), attempt);
         }
+        self.triage.edits.extend(changes.edits);
         self.results.extend(changes.results);
         self.cached.extend(changes.cached.into_iter().map(|c| ((c.task_type, c.key), (c.result, c.stored_at))));
     }

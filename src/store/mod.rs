@@ -10,6 +10,7 @@ pub mod look;
 pub mod memory;
 pub mod sqlite;
 mod tally;
+mod triage;
 mod versions;
 
 use async_trait::async_trait;
@@ -19,6 +20,11 @@ use thiserror::Error;
 
 pub use clock::Clock;
 pub use tally::{AttemptTally, FailureTally, GroupBy, Tally};
+pub use triage::{
+    GROUP_HOURS, GROUP_SAMPLES, GroupNote, ItemCounts, ItemOutcome, LetterGroup, LetterGroupBy, LetterHistory,
+    LetterSample, NewReplay, Pace, Prunable, Released, ReplayItem, ReplayJob, ReplayLease, ReplayOrigin, ReplayState,
+    ReplayStep, Selection, Steer, Steered, TriageStore, why_skipped,
+};
 pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 
 use access::AccessStore;
@@ -188,7 +194,11 @@ pub struct StoreReport {
 
 /// The port. Every method may be called from any task; dropping the future of [`Store::apply`] does not undo it.
 #[async_trait]
+<<<<<<< HEAD
 pub trait Store: AccessStore + LookStore + Send + Sync + 'static {
+=======
+pub trait Store: AccessStore + TriageStore + Send + Sync + 'static {
+>>>>>>> main
     /// The store's clock.
     fn now(&self) -> Millis;
 

@@ -10,8 +10,8 @@ use crate::gate::{Gates, PersonsWord, Turn};
 use crate::policy::{Policies, TopicPattern};
 
 use super::{
-    Attachment, Attempt, DeadReason, Decision, Failure, IfTaken, LaneKey, Millis, Outstanding, Spec, Spot, Stamp,
-    Status, Task, TaskResult, rejudge,
+    Attachment, Attempt, DeadReason, Decision, Failure, IfTaken, LaneKey, Millis, Outstanding, PayloadEdit, Spec, Spot,
+    Stamp, Status, Task, TaskResult, rejudge,
 };
 
 /// The times that transitions use; from the `[scheduler]` and `[broker]` sections.
@@ -321,6 +321,24 @@ pub enum Command {
         /// Why, in that person's words.
         note: Option<String>,
     },
+    /// A person runs what a dead task should have been: another task, made of it by a JSON Patch; see [`PayloadEdit`].
+    Edit {
+        /// The dead task.
+        id: String,
+        /// The generation that was looked at.
+        generation: i64,
+        /// What is changed, and by whom.
+        edit: Arc<PayloadEdit>,
+        /// Why, in that person's words.
+        note: Option<String>,
+    },
+    /// A dead task of another installation, or one whose row was lost, becomes a row here, with its attempts.
+    Adopt {
+        /// The task, dead.
+        task: Box<Task>,
+        /// Its attempts.
+        attempts: Vec<Attempt>,
+    },
     /// A person throws a dead task away.
     Discard {
         /// The task.
@@ -485,6 +503,11 @@ pub enum Answer {
     NotReplayable {
         /// Why it died.
         reason: DeadReason,
+    },
+    /// The edit cannot be made of this task.
+    NotEditable {
+        /// Why not.
+        reason: String,
     },
     /// A pass over the DLQ may begin.
     PassBegun {

@@ -7,6 +7,7 @@
 mod attempt;
 mod command;
 mod decide;
+mod edit;
 mod fingerprint;
 mod gates;
 mod mirror;
@@ -22,6 +23,7 @@ pub use command::{
     Answer, Change, Claimant, Command, Degraded, Ending, NewTask, Refusal, Settings, Settlement, WakeUp,
 };
 pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost, hold_for, rejudge};
+pub use edit::{Difference, EditError, EditPreview, EditRecord, PayloadEdit};
 pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
 pub use rows::{Cached, Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};

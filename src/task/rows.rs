@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gate::GateState;
 
-use super::{Attempt, Lane, Millis, NewTask, Outstanding, Task, TaskResult};
+use super::{Attempt, EditRecord, Lane, Millis, NewTask, Outstanding, Task, TaskResult};
 
 /// A lane of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -87,6 +87,7 @@ pub struct Rows {
     attempts: Vec<Attempt>,
     results: Vec<(String, TaskResult)>,
     cached: Vec<Cached>,
+    edits: Vec<EditRecord>,
     changed: BTreeSet<String>,
     /// In the order in which they were made: of several with one submission hash the newest counts, in every store.
     created: Vec<String>,
@@ -122,6 +123,8 @@ pub struct Changes {
     pub results: Vec<(String, TaskResult)>,
     /// Results to remember; a later one replaces an earlier one with its type and key.
     pub cached: Vec<Cached>,
+    /// Tasks that were made of dead ones.
+    pub edits: Vec<EditRecord>,
     /// Lane ledgers.
     pub lanes: Vec<(LaneKey, LaneLedger)>,
     /// Spots found missing.
@@ -172,6 +175,7 @@ impl Rows {
             attempts: std::mem::take(&mut self.attempts),
             results: std::mem::take(&mut self.results),
             cached: std::mem::take(&mut self.cached),
+            edits: std::mem::take(&mut self.edits),
             lanes: std::mem::take(&mut self.changed_lanes)
                 .into_iter()
                 .map(|key| (key.clone(), self.lanes.get(&key).copied().unwrap_or_default()))
@@ -195,6 +199,7 @@ impl Rows {
     pub fn forget_changes(&mut self) {
         self.attempts.clear();
         self.results.clear();
+        self.edits.clear();
         self.changed.clear();
         self.created.clear();
         self.changed_lanes.clear();
@@ -277,6 +282,10 @@ impl Rows {
 
     pub(super) fn set_result(&mut self, id: &str, result: TaskResult) {
         self.results.push((id.to_owned(), result));
+    }
+
+    pub(super) fn add_edit(&mut self, edit: EditRecord) {
+        self.edits.push(edit);
     }
 
     pub(super) fn remember(&mut self, task_type: &str, key: String, result: TaskResult, stored_at: Millis) {

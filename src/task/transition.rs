@@ -104,6 +104,11 @@ impl Rows {
                 Ok(task) => self.replay(task, note, now, settings),
                 Err(answer) => answer,
             },
+            Command::Edit { id, generation, edit, note } => match self.dead(&id, generation) {
+                Ok(task) => self.edit(task, &edit, note, now, settings),
+                Err(answer) => answer,
+            },
+            Command::Adopt { task, attempts } => self.adopt(*task, attempts, now),
             Command::Discard { id, generation, note } => match self.dead(&id, generation) {
                 Ok(mut task) => {
                     let queue = task.queue().to_owned();
@@ -330,7 +335,7 @@ impl Rows {
         Settled(Box::new(Change { task, attempt, wake_up: None, turns: Vec::new() }))
     }
 
-    fn replay(&mut self, mut task: Task, note: Option<String>, now: Millis, settings: &Settings) -> Answer {
+    pub(super) fn replay(&mut self, mut task: Task, note: Option<String>, now: Millis, settings: &Settings) -> Answer {
         if let Some(reason) = task.state.dead_reason.filter(|reason| !reason.is_replayable()) {
             return NotReplayable { reason };
         }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::dead_letter::replay::ReplayNews;
 use crate::gate::Turn;
 use crate::task::{Attempt, DeadReason, Millis, Stamp, Status, Task, WakeUp};
 
@@ -110,6 +111,13 @@ pub enum Event<'a> {
         queue: &'a str,
         /// What it found and did.
         report: &'a crate::dead_letter::PassReport,
+    },
+    /// A replay job has moved on.
+    Replay {
+        /// Its number.
+        job: i64,
+        /// How.
+        what: crate::dead_letter::replay::ReplayNews<'a>,
     },
     /// Other rules are in force.
     RulesChanged {
@@ -219,6 +227,7 @@ impl Observer for LogObserver {
                 );
             }
             Event::DlqPassed { queue, report } => tracing::info!(queue, %report, "DLQ compared with the store"),
+            Event::Replay { job, what } => log_replay(*job, *what),
             Event::RulesChanged { digest, source } => tracing::info!(digest, source, "new rules in force"),
             Event::ConfigRefused { problems } => {
                 for problem in problems.lines() {
@@ -230,6 +239,16 @@ impl Observer for LogObserver {
             }
             Event::StoreUp { down_ms } => tracing::info!(down_ms, "store available again"),
         }
+    }
+}
+
+fn log_replay(job: i64, what: ReplayNews<'_>) {
+    match what {
+        ReplayNews::Taken => tracing::info!(job, "replay job taken"),
+        ReplayNews::Released { replayed, skipped } => tracing::debug!(job, replayed, skipped, "letters released"),
+        ReplayNews::Stage(stage) => tracing::info!(job, stage, "replay job goes on to its next stage"),
+        ReplayNews::Stopped(why) => tracing::warn!(job, why, "replay job stopped itself"),
+        ReplayNews::Finished => tracing::info!(job, "replay job done"),
     }
 }
 

@@ -15,11 +15,14 @@ use redeliver::store::access::{
 };
 use redeliver::store::look::{AttemptHead, LookStore, WaitScale, Waiting};
 use redeliver::store::{
-    Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, NewPolicies, Node, Page, Pause, PolicyVersion, Store,
-    StoreError, StoreReport, Tally, Urgency,
+    Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, GroupNote, ItemCounts, ItemOutcome, LetterGroup,
+    LetterGroupBy, LetterHistory, NewPolicies, NewReplay, Node, Pace, Page, Pause, PolicyVersion, Prunable, Released,
+    ReplayItem, ReplayJob, ReplayLease, ReplayState, ReplayStep, Selection, Steer, Steered, Store, StoreError,
+    StoreReport, Tally, TriageStore, Urgency,
 };
 use redeliver::task::{
-    Answer, Attachment, Attempt, Command, DlqLedger, LaneKey, LaneLedger, Millis, Spot, Status, Task, TaskResult,
+    Answer, Attachment, Attempt, Command, DlqLedger, EditRecord, LaneKey, LaneLedger, Millis, Spot, Status, Task,
+    TaskResult,
 };
 use tokio::sync::mpsc;
 
@@ -327,6 +330,127 @@ impl Store for WatchedStore {
 
     async fn close(&self) {
         self.inner.close().await;
+    }
+}
+
+// Delegations of the part about dead letters.
+#[async_trait]
+impl TriageStore for WatchedStore {
+    async fn letter_groups(
+        &self,
+        by: &LetterGroupBy,
+        filter: &Filter,
+        limit: usize,
+    ) -> Result<Vec<LetterGroup>, StoreError> {
+        self.inner.letter_groups(by, filter, limit).await
+    }
+
+    async fn group_notes(&self, by: &LetterGroupBy) -> Result<Vec<GroupNote>, StoreError> {
+        self.inner.group_notes(by).await
+    }
+
+    async fn note_group(&self, by: &LetterGroupBy, note: GroupNote) -> Result<(), StoreError> {
+        self.inner.note_group(by, note).await
+    }
+
+    async fn preview_replay(&self, selection: &Selection) -> Result<ItemCounts, StoreError> {
+        self.inner.preview_replay(selection).await
+    }
+
+    async fn create_replay(&self, new: NewReplay) -> Result<ReplayJob, StoreError> {
+        self.inner.create_replay(new).await
+    }
+
+    async fn replays(
+        &self,
+        states: &[ReplayState],
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<ReplayJob>, StoreError> {
+        self.inner.replays(states, before, limit).await
+    }
+
+    async fn replay(&self, id: i64) -> Result<Option<ReplayJob>, StoreError> {
+        self.inner.replay(id).await
+    }
+
+    async fn replay_items(
+        &self,
+        id: i64,
+        outcomes: &[ItemOutcome],
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<ReplayItem>, StoreError> {
+        self.inner.replay_items(id, outcomes, after, limit).await
+    }
+
+    async fn replays_of(&self, task_id: &str, limit: usize) -> Result<Vec<ReplayItem>, StoreError> {
+        self.inner.replays_of(task_id, limit).await
+    }
+
+    async fn steer_replay(
+        &self,
+        id: i64,
+        word: Steer,
+        by: Option<&str>,
+        why: Option<&str>,
+    ) -> Result<Steered, StoreError> {
+        self.inner.steer_replay(id, word, by, why).await
+    }
+
+    async fn lease_replay(
+        &self,
+        id: Option<i64>,
+        worker: &str,
+        hold_ms: Millis,
+    ) -> Result<Option<ReplayJob>, StoreError> {
+        self.inner.lease_replay(id, worker, hold_ms).await
+    }
+
+    async fn release_items(
+        &self,
+        lease: &ReplayLease,
+        most: usize,
+        paced_to_us: i64,
+    ) -> Result<Option<Released>, StoreError> {
+        self.inner.release_items(lease, most, paced_to_us).await
+    }
+
+    async fn judge_items(
+        &self,
+        lease: &ReplayLease,
+        after: i64,
+        most: usize,
+    ) -> Result<(ItemCounts, Option<i64>), StoreError> {
+        self.inner.judge_items(lease, after, most).await
+    }
+
+    async fn step_replay(&self, lease: &ReplayLease, step: ReplayStep) -> Result<bool, StoreError> {
+        self.inner.step_replay(lease, step).await
+    }
+
+    async fn unappointed(&self, limit: usize) -> Result<Vec<(Task, usize, bool)>, StoreError> {
+        self.inner.unappointed(limit).await
+    }
+
+    async fn appoint(&self, looked_to: Option<Millis>, letters: &[(String, i64, Millis)]) -> Result<(), StoreError> {
+        self.inner.appoint(looked_to, letters).await
+    }
+
+    async fn create_automatic_replay(&self, pace: Pace, most: usize) -> Result<Option<ReplayJob>, StoreError> {
+        self.inner.create_automatic_replay(pace, most).await
+    }
+
+    async fn edits_of(&self, task_id: &str) -> Result<Vec<EditRecord>, StoreError> {
+        self.inner.edits_of(task_id).await
+    }
+
+    async fn letter_histories(&self, ids: &[String]) -> Result<Vec<LetterHistory>, StoreError> {
+        self.inner.letter_histories(ids).await
+    }
+
+    async fn prune(&self, what: Prunable, before: Millis, most: usize, dry_run: bool) -> Result<i64, StoreError> {
+        self.inner.prune(what, before, most, dry_run).await
     }
 }
 

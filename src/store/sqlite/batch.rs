@@ -10,7 +10,7 @@ use super::ledgers;
 use super::quarantine;
 use super::running::Running;
 use super::write::Writes;
-use crate::task::{Answer, Command, Millis, Rows, Settings};
+use crate::task::{Answer, Command, Millis, Rows, Settings, Spec};
 
 /// Rows with certain ids, idempotency keys or submission hashes, in the order of arrival.
 pub(super) const LOAD: &str = select_tasks!(
@@ -83,6 +83,13 @@ fn load(conn: &Connection, context: &Context, commands: &[Command], now: Millis)
     let refusals = refusals_in_play(commands, &rows);
     let refusals = Needs { ids: refusals.iter().map(String::as_str).collect(), ..Needs::default() };
     load_rows(conn, context, &refusals, &mut rows, now)?;
+    let made: Vec<Spec> = rows.made_by_edits(commands, now);
+    let made = Needs {
+        ids: made.iter().map(|spec| spec.id.as_str()).collect(),
+        keys: made.iter().filter_map(|spec| spec.idempotency_key.as_deref()).collect(),
+        ..Needs::default()
+    };
+    load_rows(conn, context, &made, &mut rows, now)?;
     let gates = rows.gate_keys(commands);
     if !gates.is_empty() {
         ledgers::gates(conn, &gates, &mut rows)?;
@@ -113,9 +120,16 @@ impl<'c> Needs<'c> {
                 self.ids.insert(id);
                 self.lanes = true;
             }
-            Command::Replay { id, .. } | Command::Discard { id, .. } | Command::CopyConfirmed { id, .. } => {
+            Command::Replay { id, .. }
+            | Command::Edit { id, .. }
+            | Command::Discard { id, .. }
+            | Command::CopyConfirmed { id, .. } => {
                 self.ids.insert(id);
                 self.dlqs = true;
+            }
+            Command::Adopt { task, .. } => {
+                self.ids.insert(task.id());
+                self.keys.extend(task.spec.idempotency_key.as_deref());
             }
             Command::Claim { id, .. }
             | Command::Admit { id, .. }

@@ -205,6 +205,11 @@ pub(super) fn count(columns: &str) -> usize {
     columns.split(',').count()
 }
 
+/// Text for people that may be missing, as it is stored; see [`Bind::text`].
+pub(super) fn plain(text: Option<String>) -> Option<String> {
+    text.map(|text| if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text })
+}
+
 fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }

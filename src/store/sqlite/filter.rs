@@ -146,6 +146,12 @@ fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter, walk: Walk
     }
 }
 
+/// Adds every condition that a dead letter has to meet besides being dead. Types with wildcards have to be written out before.
+pub(super) fn push_letter_conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
+    one_of(query, "id", &filter.ids);
+    push_conditions(query, filter, Walk::Everything);
+}
+
 /// Adds `FROM` and every condition for the ended tasks that are counted; see [`crate::store::tally`].
 pub(super) fn push_ended(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
     query.push(" FROM tasks INDEXED BY tasks_ended WHERE ended_at IS NOT NULL AND ended_at >= ");

@@ -6,18 +6,23 @@
 mod access;
 mod batch;
 mod columns;
+mod drive;
 mod fault;
 mod filter;
+mod groups;
 mod ladder;
 mod ledgers;
 mod look;
 mod open;
 #[cfg(test)]
 mod plans;
+mod prune;
 mod quarantine;
 mod read;
+mod replays;
 mod running;
 mod tally;
+mod triage;
 mod versions;
 mod write;
 mod writer;

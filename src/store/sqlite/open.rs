@@ -13,6 +13,7 @@ use crate::store::StoreError;
 /// The migrations, oldest first. A database at version n has had the first n.
 const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0001_tasks.sql"),
+    include_str!("../../../migrations/sqlite/0002_triage.sql"),
     include_str!("../../../migrations/sqlite/0003_access.sql"),
 ];
 

@@ -8,8 +8,8 @@ use super::ladder::Ladder;
 use super::ledgers::spot_columns;
 use crate::gate::GateState;
 use crate::task::{
-    Attachment, AttachmentBody, Attempt, Cached, Changes, DlqLedger, LaneKey, LaneLedger, Millis, Spot, Task,
-    TaskResult,
+    Attachment, AttachmentBody, Attempt, Cached, Changes, DlqLedger, EditRecord, LaneKey, LaneLedger, Millis, Spot,
+    Task, TaskResult,
 };
 
 const ATTEMPT: &str = "task_id, fence, number, generation, outcome, class, code, http_status, message, stack, fingerprint, \
@@ -23,6 +23,7 @@ pub(super) struct Writes {
     attachment: Ladder,
     result: Ladder,
     cached: Ladder,
+    edit: Ladder,
     lane: Ladder,
     missing: Ladder,
     dlq: Ladder,
@@ -40,6 +41,7 @@ impl Writes {
             attachment: insert("attachments", "task_id, fence, position, name, media_type, bytes, link, size"),
             result: replace("results", "task_id, media_type, truncated, body"),
             cached: replace("cached", "type, cache_key, stored_at, media_type, truncated, body"),
+            edit: replace("edits", "task_id, edited_from, edited_at, edited_by, reason, patch"),
             lane: replace("lanes", "queue, lane, mark, probed_at, probe_gap_ms, probe_mark"),
             missing: replace("missing", "queue, spot, delay_ms, at"),
             dlq: replace("dlqs", "queue, dirty, cleaned, pass, pass_until, pass_began, strangers"),
@@ -70,6 +72,7 @@ impl Writes {
         self.attachment.run(conn, &attachments, bind_attachment)?;
         self.result.run(conn, &changes.results, bind_result)?;
         self.cached.run(conn, &changes.cached, bind_cached)?;
+        self.edit.run(conn, &changes.edits, bind_edit)?;
         self.lane.run(conn, &changes.lanes, bind_lane)?;
         let missing = |binds: &mut Slots<'_, '_>, (spot, at): &(Spot, Millis)| {
             let (queue, word, delay_ms) = spot_columns(spot);
@@ -145,6 +148,16 @@ fn bind_cached(binds: &mut Slots<'_, '_>, cached: &Cached) {
         .text(&result.media_type)
         .add(i64::from(result.truncated))
         .add(result.body.as_slice());
+}
+
+fn bind_edit(binds: &mut Slots<'_, '_>, edit: &EditRecord) {
+    binds
+        .word(&edit.task_id)
+        .word(&edit.edited_from)
+        .add(edit.edited_at)
+        .optional_text(edit.edited_by.as_deref())
+        .optional_text(edit.reason.as_deref())
+        .word(&edit.patch);
 }
 
 fn bind_lane(binds: &mut Slots<'_, '_>, (key, ledger): &(LaneKey, LaneLedger)) {

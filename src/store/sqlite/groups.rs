@@ -1,0 +1,337 @@
+//! Dead letters by group, counted from one index that holds all that is asked of them.
+//!
+//! Counting goes over the letters that match, in the order of the index, and reads no row of `tasks`. What comes out is one line per
+//! fingerprint, type, class, code, HTTP status and reason; groups by anything coarser are put together here.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rusqlite::params;
+use serde_json::{Value, json};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
+
+use super::SqliteStore;
+use super::columns::{Binds, Columns, plain};
+use super::fault::Fault;
+use super::filter;
+use crate::policy::TopicPattern;
+use crate::store::triage::HOUR_MS;
+use crate::store::{
+    Filter, GROUP_HOURS, GROUP_SAMPLES, GroupNote, LetterGroup, LetterGroupBy, LetterSample, StoreError,
+};
+use crate::task::{DeadReason, Millis};
+
+/// What the index is ordered by, before the hour.
+const KIND: &str = "failure_fingerprint, type, failure_class, failure_code, failure_http_status, dead_reason";
+
+/// The letters of one kind, as the index holds them together.
+struct Kind {
+    fingerprint: Option<String>,
+    task_type: String,
+    class: Option<String>,
+    code: Option<String>,
+    http_status: Option<i64>,
+    reason: DeadReason,
+    label: Option<String>,
+}
+
+impl Kind {
+    fn read(columns: &mut Columns<'_>) -> Result<Kind, String> {
+        Ok(Kind {
+            fingerprint: columns.next()?,
+            task_type: columns.next()?,
+            class: columns.next()?,
+            code: columns.next()?,
+            http_status: columns.next()?,
+            reason: columns.word(DeadReason::parse)?,
+            label: columns.next()?,
+        })
+    }
+
+    fn key(&self, by: &LetterGroupBy) -> Option<String> {
+        match by {
+            LetterGroupBy::Fingerprint => self.fingerprint.clone().filter(|print| !print.is_empty()),
+            LetterGroupBy::Class => self.class.clone(),
+            LetterGroupBy::Type => Some(self.task_type.clone()),
+            LetterGroupBy::Reason => Some(self.reason.as_str().to_owned()),
+            LetterGroupBy::Label(_) => self.label.clone(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!([
+            self.fingerprint,
+            self.task_type,
+            self.class,
+            self.code,
+            self.http_status,
+            self.reason.as_str(),
+            self.label
+        ])
+    }
+}
+
+/// A group while it is put together.
+#[derive(Default)]
+struct Gathered {
+    group: LetterGroup,
+    /// Its kinds with the newest letters, newest first.
+    newest: Vec<(Millis, Value)>,
+}
+
+/// The label's value, as an expression; NULL where no label is asked for.
+fn push_label(query: &mut QueryBuilder<Sqlite>, by: &LetterGroupBy) {
+    match by {
+        LetterGroupBy::Label(name) => {
+            query.push("(SELECT CAST(label.value AS TEXT) FROM json_each(labels) AS label WHERE label.key = ");
+            query.push_bind(name.clone()).push(" LIMIT 1)");
+        }
+        _ => {
+            query.push("NULL");
+        }
+    }
+}
+
+/// Adds `FROM` and the conditions of `filter` over the index of dead letters.
+pub(super) fn push_letters(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
+    // Ids lead to their rows at once; the index of letters does not hold them.
+    let index = if filter.ids.is_empty() { "tasks_letters" } else { "tasks_id" };
+    query.push(" FROM tasks INDEXED BY ").push(index).push(" WHERE status = 'dead'");
+    filter::push_letter_conditions(query, filter);
+}
+
+/// The filter with the types written out that its patterns mean among dead letters; `None` when it can match no dead letter.
+pub(super) async fn concrete(conn: &mut SqliteConnection, filter: &Filter) -> Result<Option<Filter>, Fault> {
+    if !filter.statuses.is_empty() && !filter.statuses.contains(&crate::task::Status::Dead) {
+        return Ok(None);
+    }
+    if !filter::needs_matching(filter) {
+        return Ok(Some(filter.clone()));
+    }
+    let sql = "SELECT DISTINCT type FROM tasks INDEXED BY tasks_letters WHERE status = 'dead'";
+    let types: Vec<String> = sqlx::query_scalar(sql).fetch_all(conn).await?;
+    let matching = types.iter().filter(|task_type| filter::matches_type(filter, task_type));
+    let types: Vec<TopicPattern> = matching.filter_map(|task_type| TopicPattern::new(task_type).ok()).collect();
+    Ok((!types.is_empty()).then(|| Filter { types, ..filter.clone() }))
+}
+
+pub(super) async fn groups(
+    store: &SqliteStore,
+    by: &LetterGroupBy,
+    filter: &Filter,
+    limit: usize,
+) -> Result<Vec<LetterGroup>, StoreError> {
+    let now = store.clock.now();
+    let filter = {
+        let mut conn = store.readers.acquire().await.map_err(|error| store.fault(error))?;
+        concrete(&mut conn, filter).await.map_err(|fault| store.fault(fault))?
+    };
+    let Some(filter) = filter else { return Ok(Vec::new()) };
+    let first_hour = now.div_euclid(HOUR_MS) - hours() + 1;
+    let (all, recent) = tokio::try_join!(counts(store, by, &filter), hourly(store, by, &filter, first_hour))?;
+
+    let mut groups: HashMap<Option<String>, Gathered> = HashMap::new();
+    for row in &all {
+        let (kind, count, first, last, appointed) = store.read(row, |columns| {
+            let kind = Kind::read(columns)?;
+            let (count, first, last): (i64, Option<i64>, Option<i64>) =
+                (columns.next()?, columns.next()?, columns.next()?);
+            Ok((kind, count, first, last, columns.next::<Option<Millis>>()?))
+        })?;
+        let key = kind.key(by);
+        let gathered = groups.entry(key.clone()).or_default();
+        gathered.newest.push((last.unwrap_or(0), kind.json()));
+        let group = &mut gathered.group;
+        if group.count == 0 {
+            group.first_died_at = Millis::MAX;
+            group.key = key;
+        }
+        group.count += count;
+        group.first_died_at = group.first_died_at.min(first.unwrap_or(0));
+        group.last_died_at = group.last_died_at.max(last.unwrap_or(0));
+        group.next_replay_at = [group.next_replay_at, appointed].into_iter().flatten().min();
+        *group.types.entry(kind.task_type).or_insert(0) += count;
+        *group.reasons.entry(kind.reason).or_insert(0) += count;
+        if let Some(class) = kind.class {
+            *group.classes.entry(class).or_insert(0) += count;
+        }
+        if let Some(code) = kind.code {
+            *group.codes.entry(code).or_insert(0) += count;
+        }
+        group.fingerprints.extend(kind.fingerprint.filter(|print| !print.is_empty()));
+    }
+    for row in &recent {
+        let (kind, hour, count) =
+            store.read(row, |columns| Ok((Kind::read(columns)?, columns.next::<i64>()?, columns.next::<i64>()?)))?;
+        let place = usize::try_from((hour - first_hour).min(hours() - 1)).unwrap_or(0);
+        // A letter may have died between the two counts; then its group may be missing here.
+        if let Some(gathered) = groups.get_mut(&kind.key(by)) {
+            gathered.group.hourly[place] += count;
+        }
+    }
+
+    let mut groups: Vec<Gathered> = groups.into_values().collect();
+    groups.sort_by(|a, b| {
+        let rank = |g: &Gathered| (std::cmp::Reverse(g.group.count), std::cmp::Reverse(g.group.last_died_at));
+        rank(a).cmp(&rank(b)).then_with(|| a.group.key.cmp(&b.group.key))
+    });
+    groups.truncate(limit);
+    add_samples(store, by, &filter, &mut groups).await?;
+    Ok(groups.into_iter().map(|gathered| gathered.group).collect())
+}
+
+fn hours() -> i64 {
+    i64::try_from(GROUP_HOURS).unwrap_or(24)
+}
+
+async fn counts(store: &SqliteStore, by: &LetterGroupBy, filter: &Filter) -> Result<Vec<SqliteRow>, StoreError> {
+    let mut query = QueryBuilder::new("SELECT ");
+    query.push(KIND).push(", ");
+    push_label(&mut query, by);
+    query.push(" AS label, count(*), min(ended_at), max(ended_at), min(wake_at)");
+    push_letters(&mut query, filter);
+    query.push(" GROUP BY ").push(KIND);
+    if matches!(by, LetterGroupBy::Label(_)) {
+        query.push(", label");
+    }
+    query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))
+}
+
+/// The same by hour of death, from `first_hour` on.
+async fn hourly(
+    store: &SqliteStore,
+    by: &LetterGroupBy,
+    filter: &Filter,
+    first_hour: i64,
+) -> Result<Vec<SqliteRow>, StoreError> {
+    let mut query = QueryBuilder::new("SELECT ");
+    query.push(KIND).push(", ");
+    push_label(&mut query, by);
+    query.push(" AS label, ended_at / 3600000 AS hour, count(*)");
+    push_letters(&mut query, filter);
+    query.push(" AND ended_at / 3600000 >= ").push_bind(first_hour);
+    query.push(" GROUP BY ").push(KIND).push(", ended_at / 3600000");
+    if matches!(by, LetterGroupBy::Label(_)) {
+        query.push(", label");
+    }
+    query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))
+}
+
+/// The newest letters of a group are among those of the kinds with the newest letters, as many kinds as samples.
+async fn add_samples(
+    store: &SqliteStore,
+    by: &LetterGroupBy,
+    filter: &Filter,
+    groups: &mut [Gathered],
+) -> Result<(), StoreError> {
+    let mut wanted = Vec::new();
+    for (index, gathered) in groups.iter_mut().enumerate() {
+        gathered.newest.sort_by_key(|(last, _)| std::cmp::Reverse(*last));
+        wanted.extend(gathered.newest.iter().take(GROUP_SAMPLES).map(|(_, kind)| json!([index, kind])));
+    }
+    let mut query = QueryBuilder::new(
+        "SELECT wanted.value ->> 0, task.id, task.type, coalesce(task.ended_at, 0), task.failure_class, task.failure_code, \
+         task.failure_http_status, task.failure_message FROM json_each(",
+    );
+    query.push_bind(Value::Array(wanted).to_string());
+    query.push(") AS wanted CROSS JOIN tasks AS task ON task.seq IN (SELECT seq");
+    push_letters(&mut query, filter);
+    for (place, column) in KIND.split(", ").enumerate() {
+        query.push(" AND ").push(column).push(format!(" IS wanted.value ->> '$[1][{place}]'"));
+    }
+    if matches!(by, LetterGroupBy::Label(_)) {
+        query.push(" AND ");
+        push_label(&mut query, by);
+        query.push(" IS wanted.value ->> '$[1][6]'");
+    }
+    query.push(" ORDER BY ended_at / 3600000 DESC, ended_at DESC LIMIT ").push(GROUP_SAMPLES).push(")");
+    for row in &query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))? {
+        let (index, sample) = store.read(row, |columns| {
+            let index: i64 = columns.next()?;
+            let sample = LetterSample {
+                id: columns.next()?,
+                task_type: columns.next()?,
+                died_at: columns.next()?,
+                class: columns.next()?,
+                code: columns.next()?,
+                http_status: columns.next::<Option<i64>>()?.and_then(|status| u16::try_from(status).ok()),
+                message: columns.next()?,
+            };
+            Ok((index, sample))
+        })?;
+        if let Some(gathered) = usize::try_from(index).ok().and_then(|index| groups.get_mut(index)) {
+            gathered.group.samples.push(sample);
+        }
+    }
+    for gathered in groups {
+        let samples = &mut gathered.group.samples;
+        samples.sort_by(|a, b| b.died_at.cmp(&a.died_at).then_with(|| b.id.cmp(&a.id)));
+        samples.truncate(GROUP_SAMPLES);
+    }
+    Ok(())
+}
+
+pub(super) async fn notes(store: &SqliteStore, by: &LetterGroupBy) -> Result<Vec<GroupNote>, StoreError> {
+    let sql = "SELECT key, owner, note, noted_by, noted_at FROM group_notes WHERE grouped_by = ? ORDER BY key";
+    let mut binds = Binds::default();
+    binds.add(by.to_string());
+    let read = |columns: &mut Columns<'_>| {
+        Ok(GroupNote {
+            key: columns.next()?,
+            owner: columns.next()?,
+            note: columns.next()?,
+            noted_by: columns.next()?,
+            noted_at: columns.next()?,
+        })
+    };
+    store.rows(sql, binds).await?.iter().map(|row| store.read(row, read)).collect()
+}
+
+pub(super) async fn note(store: &SqliteStore, by: String, note: GroupNote) -> Result<(), StoreError> {
+    store
+        .write(move |conn, _, now| {
+            if note.owner.is_none() && note.note.is_none() {
+                conn.execute("DELETE FROM group_notes WHERE grouped_by = ? AND key = ?", params![by, note.key])?;
+                return Ok(());
+            }
+            let sql = "INSERT OR REPLACE INTO group_notes (grouped_by, key, owner, note, noted_by, noted_at) \
+                       VALUES (?, ?, ?, ?, ?, ?)";
+            conn.execute(sql, params![by, note.key, plain(note.owner), plain(note.note), plain(note.noted_by), now])?;
+            Ok(())
+        })
+        .await
+}
+
+/// How many letters of each way to be skipped a filter matches.
+pub(super) type ByReason = BTreeMap<DeadReason, i64>;
+
+pub(super) async fn by_reason(
+    store: &SqliteStore,
+    filter: &Filter,
+    limit: Option<usize>,
+) -> Result<ByReason, StoreError> {
+    let mut query = QueryBuilder::new("SELECT dead_reason, count(*) FROM (SELECT dead_reason, seq");
+    push_letters(&mut query, filter);
+    if let Some(limit) = limit {
+        query.push(" ORDER BY seq DESC LIMIT ").push_bind(super::read::limit(limit));
+    }
+    query.push(") GROUP BY dead_reason");
+    let rows = query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))?;
+    let mut reasons = BTreeMap::new();
+    for row in &rows {
+        let (word, count): (String, i64) = store.read(row, |columns| Ok((columns.next()?, columns.next()?)))?;
+        if let Some(reason) = DeadReason::parse(&word) {
+            *reasons.entry(reason).or_insert(0) += count;
+        }
+    }
+    Ok(reasons)
+}
+
+/// The places (`seq`) of the letters that match, newest first, as one JSON array: at one moment, and without a row for each.
+pub(super) async fn places(store: &SqliteStore, filter: &Filter, limit: Option<usize>) -> Result<String, StoreError> {
+    let mut query = QueryBuilder::new("SELECT json_group_array(seq) FROM (SELECT seq");
+    push_letters(&mut query, filter);
+    query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit.map_or(-1, super::read::limit)).push(")");
+    let row = query.build().fetch_one(&store.readers).await.map_err(|error| store.fault(error))?;
+    Ok(row.try_get_unchecked::<String, _>(0).unwrap_or_default())
+}
