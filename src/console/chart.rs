@@ -112,9 +112,6 @@ pub(crate) struct Rung {
     pub label: String,
 }
 
-/// How many parts a rung is drawn in.
-pub(crate) const RUNG_PARTS: usize = 60;
-
 /// A rung as a track that tasks slide along towards now, at its left end. `most` is the fullest part of all rungs.
 pub(crate) fn rung(rung: &Rung, most: i64, now: &str) -> Markup {
     const WIDTH: f64 = 900.0;

@@ -4,8 +4,6 @@
 //! what they show to markup; handlers ask the store and give it commands, as the command line does, and decide nothing about tasks.
 //! What others wrote is always text.
 
-#![allow(dead_code, reason = "pages of dead letters and replays come with their part of the store")]
-
 mod assets;
 mod chart;
 mod http;

@@ -88,6 +88,10 @@ impl Ui {
         self.viewer.as_ref().is_some_and(|viewer| viewer.can_edit)
     }
 
+    fn is_admin(&self) -> bool {
+        self.viewer.as_ref().is_some_and(|viewer| viewer.is_admin)
+    }
+
     /// The hidden field that proves that a form is ours.
     pub(crate) fn csrf(&self) -> Markup {
         let token = self.viewer.as_ref().map_or("", |viewer| viewer.csrf.as_str());
@@ -190,7 +194,7 @@ fn navigation(ui: &Ui, place: Place) -> Markup {
         header.side {
             a.brand href=(HOME) { (mark()) span { "redeliver" } }
             nav aria-label=(l.navigation()) {
-                @for item in Place::ALL {
+                @for item in Place::ALL.into_iter().filter(|place| *place != Place::Audit || ui.is_admin()) {
                     @let badge = match item {
                         Place::Dead => ui.badges.dead,
                         Place::Gates => ui.badges.open_breakers,

@@ -4,11 +4,8 @@
 //! with the process.
 
 mod access;
-<<<<<<< HEAD
 mod look;
-=======
 mod triage;
->>>>>>> main
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

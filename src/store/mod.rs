@@ -194,11 +194,7 @@ pub struct StoreReport {
 
 /// The port. Every method may be called from any task; dropping the future of [`Store::apply`] does not undo it.
 #[async_trait]
-<<<<<<< HEAD
-pub trait Store: AccessStore + LookStore + Send + Sync + 'static {
-=======
-pub trait Store: AccessStore + TriageStore + Send + Sync + 'static {
->>>>>>> main
+pub trait Store: AccessStore + LookStore + TriageStore + Send + Sync + 'static {
     /// The store's clock.
     fn now(&self) -> Millis;
 

@@ -57,6 +57,9 @@ impl Desk {
         } else {
             None
         };
+        if with_worker {
+            store.report_node("worker-a.example:4711", &config.rules_digest(), None).await.unwrap();
+        }
         for role in Role::ALL {
             let new = NewToken {
                 name: role.to_string(),

@@ -23,8 +23,7 @@ async fn the_person_on_call_sees_what_is_wrong_and_repairs_it() {
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     chrome.open(&desk.at("/")).await;
     keep(&chrome, "overview-dark").await;
-    for page in [
-        "tasks",
+    for page in ["dead", "dead?by=label.shop", "dead/list", "dead/replay?type=order.ship", "dead/discard?type=report.render", "replays", "tasks",
         "gates",
         "policies?type=order.ship&labels=shop_tier=vip+shop=s-17",
         "stats?by=label.shop&since=24h",
@@ -37,14 +36,24 @@ async fn the_person_on_call_sees_what_is_wrong_and_repairs_it() {
         chrome.open(&desk.at(&format!("/{page}"))).await;
         keep(&chrome, &page.replace(['/', '?', '=', '&', '+', '.'], "-")).await;
     }
+    let groups = redeliver::dead_letter::groups(
+        &*desk.store,
+        &redeliver::store::LetterGroupBy::Fingerprint,
+        &redeliver::store::Filter::default(),
+        9,
+    )
+    .await
+    .unwrap();
+    chrome.open(&desk.at(&format!("/dead/group?by=fingerprint&key={}", groups[0].letters.key.as_ref().unwrap()))).await;
+    keep(&chrome, "group").await;
     chrome.scheme("light").await;
     chrome.open(&desk.at("/")).await;
     keep(&chrome, "overview-light").await;
     chrome.size(390, 844, true).await;
     chrome.open(&desk.at("/")).await;
     keep(&chrome, "overview-phone").await;
-    chrome.open(&desk.at("/tasks")).await;
-    keep(&chrome, "tasks-phone").await;
+    chrome.open(&desk.at("/set?lang=zh&back=/dead")).await;
+    keep(&chrome, "dead-phone").await;
     chrome.open(&desk.at("/tasks/report-0-1")).await;
     keep(&chrome, "task-phone").await;
     println!("{:#?}", chrome.complaints());

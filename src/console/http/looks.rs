@@ -23,11 +23,12 @@ use crate::console::pages::tasks::TasksView;
 use crate::console::pages::workers::WorkersView;
 use crate::console::pages::{audit, gates, overview, policies, problem, stats, task, tasks, workers};
 use crate::console::query::Query;
+use crate::dead_letter::groups;
 use crate::gate::{Subject, queue_pause};
 use crate::policy::{Backoff, Policies, check_topic};
 use crate::store::access::{AuditFilter, Role};
 use crate::store::look::{RetryWait, WAIT_PARTS, WaitScale, Waiting};
-use crate::store::{Filter, GroupBy, Store, StoreError};
+use crate::store::{Filter, GroupBy, LetterGroupBy, ReplayState, Store, StoreError};
 use crate::task::{Lane as LaneOf, Millis, Status, Task};
 
 pub(super) type Page = Result<Html<String>, Problem>;
@@ -40,6 +41,10 @@ const LADDER: usize = 20_000;
 const OTHER_MS: Millis = 60_000;
 /// Groups and failures in the statistics.
 const MOST_GROUPS: usize = 50;
+/// Replay jobs of a task that its page names.
+const MOST_REPLAYS: usize = 5;
+/// Groups of dead letters on the first page.
+const FIRST_GROUPS: usize = 4;
 /// The window of the statistics when none is asked for.
 const DAY_MS: Millis = 24 * 3_600_000;
 
@@ -68,7 +73,10 @@ pub(super) async fn badges(app: &App) -> Result<Badges, StoreError> {
     let states = app.store.gates().await?;
     let shut = breaker_rows(&config.gates, &states, &BTreeMap::new(), app.store.now());
     let open_breakers = shut.iter().filter(|row| row.phase != BreakerPhase::Closed && row.when_open.is_some()).count();
-    Ok(Badges { dead, open_breakers: i64::try_from(open_breakers).unwrap_or(0), running_jobs: 0 })
+    let open = [ReplayState::Selecting, ReplayState::Running, ReplayState::Paused];
+    let jobs = app.store.replays(&open, None, PAGE).await?;
+    let small = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    Ok(Badges { dead, open_breakers: small(open_breakers), running_jobs: small(jobs.len()) })
 }
 
 pub(super) async fn sign_in(
@@ -124,7 +132,7 @@ async fn overview(State(app): State<Arc<App>>, visit: Visit) -> Page {
         rules_differ: nodes.iter().any(|node| node.hash != nodes[0].hash),
         nodes,
         strangers: store.dlqs().await?.into_iter().map(|(queue, ledger)| (queue, ledger.strangers)).collect(),
-        groups: Vec::new(),
+        groups: groups(store, &LetterGroupBy::Fingerprint, &Filter::default(), FIRST_GROUPS).await?,
     };
     html(overview::render(&view, &visit.ui))
 }
@@ -225,7 +233,6 @@ async fn lanes(
                 ready: depth.and_then(|depth| depth.ready),
                 consumers: depth.and_then(|depth| depth.consumers),
                 in_store: if is_retries { retrying } else { fresh },
-                outstanding: (!is_retries).then_some(sent),
                 oldest: oldest.filter(|_| !is_retries),
                 paused: paused.clone(),
             });
@@ -277,12 +284,21 @@ async fn task_by_query(State(app): State<Arc<App>>, principal: Principal, visit:
 async fn show_task(app: &App, id: &str, principal: &Principal, visit: &Visit) -> Page {
     let task = find(app, id, visit.ui.lang).await?;
     let (payload, is_masked) = payload(app, &task, principal);
+    let by = LetterGroupBy::Fingerprint;
+    let key =
+        task.state.failure.as_ref().filter(|_| task.state.status == Status::Dead).map(|failure| &failure.fingerprint);
+    let note = match key {
+        Some(key) => app.store.group_notes(&by).await?.into_iter().find(|note| note.key == *key),
+        None => None,
+    };
     let view = TaskView {
+        note,
+        replays: app.store.replays_of(id, MOST_REPLAYS).await?,
+        edits: app.store.edits_of(id).await?,
         attempts: app.store.attempt_heads(id).await?,
         result: app.store.result(id).await?,
         payload,
         is_masked,
-        group: None,
         task,
     };
     html(task::render(&view, &visit.ui))

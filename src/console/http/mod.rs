@@ -4,9 +4,11 @@
 //! Nobody comes here unrecognised: the server's guard has looked at session, role and CSRF token before (`api::access`).
 
 mod acts;
+mod dead;
 mod events;
 mod files;
 mod looks;
+mod replays;
 mod visit;
 
 use std::sync::Arc;
@@ -60,6 +62,8 @@ fn routes(app: &Arc<App>, console: Arc<Console>) -> Router<Arc<App>> {
     Router::new()
         .merge(looks::routes())
         .merge(acts::routes())
+        .merge(dead::routes())
+        .merge(replays::routes())
         .merge(files::routes())
         .route("/events", get(events::stream))
         .route("/set", get(visit::set))

@@ -227,6 +227,8 @@ words! {
     edit_hint: "A JSON Patch makes a new payload. The dead letter keeps its own; what it was and who changed it stays on record.", "用 JSON Patch 生成新的负载。原死信保持不变，原内容和修改人都会记录在案。";
     json_patch: "JSON Patch", "JSON Patch";
     show_difference: "Show the difference", "查看差异";
+    edited_from: "Edited from", "修改自";
+    edited_to: "Edited to", "修改为";
     edit_and_replay: "Edit and replay", "修改并重放";
     difference: "Difference", "差异";
     discard: "Discard", "丢弃";

@@ -10,7 +10,8 @@ use crate::console::parts::{badge, cli, empty, facts, field, heading, nothing, p
 use crate::console::query::Query;
 use crate::console::show::{brief, count, time};
 use crate::console::text::{line, said};
-use crate::dead_letter::groups::{Group, Trend};
+use crate::dead_letter::{Group, Trend};
+use crate::gate::Phase;
 use crate::store::{LetterGroupBy, LetterSample};
 use crate::task::Task;
 
@@ -92,7 +93,7 @@ pub(crate) fn filter_of(by: &LetterGroupBy, key: Option<&str>) -> Option<(String
     })
 }
 
-fn page_of(group: &Group, by: &LetterGroupBy) -> String {
+pub(crate) fn page_of(group: &Group, by: &LetterGroupBy) -> String {
     let by = by.to_string();
     let key = group.letters.key.as_deref().map(|key| ("key", key));
     link::to("/dead/group", std::iter::once(("by", by.as_str())).chain(key))
@@ -118,7 +119,7 @@ fn failure(sample: Option<&LetterSample>, longest: usize, l: Lang) -> Markup {
     }
 }
 
-fn trend(trend: Trend, l: Lang) -> Markup {
+pub(crate) fn trend(trend: Trend, l: Lang) -> Markup {
     match trend {
         Trend::New => badge("bad", l.trend_new()),
         Trend::Growing => badge("warn", l.trend_growing()),
@@ -194,7 +195,11 @@ pub(crate) fn render_group(view: &GroupView, ui: &Ui) -> Markup {
 fn hours(view: &GroupView, ui: &Ui) -> Markup {
     let l = ui.lang;
     let hourly = &view.group.letters.hourly;
-    let columns: Vec<_> = hourly.iter().zip((0..hourly.len()).rev()).map(|(n, ago)| (vec![("bad", *n)], format!("−{ago} h: {n}"))).collect();
+    let columns: Vec<_> = hourly
+        .iter()
+        .zip((0..hourly.len()).rev())
+        .map(|(n, ago)| (vec![("bad", *n)], format!("−{ago} h: {n}")))
+        .collect();
     html! {
         div.chart { (chart::columns(&columns, l.last_24_hours())) }
         div.axis { span { "−24 h" } span { (l.now()) } }
@@ -218,8 +223,9 @@ fn details(view: &GroupView, ui: &Ui) -> Markup {
     if let Some(at) = letters.next_replay_at {
         rows.push((l.next_automatic_replay(), time(at, ui.now, l)));
     }
-    for breaker in &view.group.breakers {
-        rows.push((l.breaker(), html! { a href=(link::to("/gates", [("key", breaker.key.as_str())])) { (said(&breaker.key, 80)) } " " (badge("bad", &breaker.phase)) }));
+    for (key, phase) in &view.group.breakers {
+        let words = if *phase == Phase::HalfOpen { l.half_open() } else { l.open() };
+        rows.push((l.breaker(), html! { a href=(link::to("/gates", [("key", key.as_str())])) { (said(key, 80)) } " " (badge("bad", words)) }));
     }
     if let (LetterGroupBy::Fingerprint, Some(key)) = (&view.by, &letters.key) {
         rows.push((l.fingerprint(), html! { code { (line(key, 64)) } }));
@@ -252,20 +258,26 @@ fn note(view: &GroupView, ui: &Ui) -> Markup {
     let value = |text: Option<&String>| text.cloned().unwrap_or_default();
     let by = view.by.to_string();
     let Some(key) = &view.group.letters.key else { return nothing() };
-    panel("note", l.note_and_owner(), html! {
-        @if let Some(note) = note { span.muted { (said(note.noted_by.as_deref().unwrap_or("–"), 40)) " · " (time(note.noted_at, ui.now, l)) } }
-    }, false, html! {
-        @if ui.can_operate() {
-            form.card.row method="post" action="/dead/note" {
-                (ui.csrf())
-                input type="hidden" name="by" value=(by);
-                input type="hidden" name="key" value=(key);
-                (field(l.owner(), html! { input type="text" name="owner" maxlength="100" value=(value(note.and_then(|note| note.owner.as_ref()))); }, ""))
-                (field(l.note(), html! { input type="text" name="note" maxlength="1000" value=(value(note.and_then(|note| note.note.as_ref()))); }, ""))
-                button { (l.save()) }
-            }
-        } @else if let Some(note) = note {
-            p { @if let Some(owner) = &note.owner { span.owner { "@" (said(owner, 60)) } " " } @if let Some(text) = &note.note { (said(text, 1_000)) } }
-        } @else { (empty(l.no_note())) }
-    })
+    panel(
+        "note",
+        l.note_and_owner(),
+        html! {
+            @if let Some(note) = note { span.muted { (said(note.noted_by.as_deref().unwrap_or("–"), 40)) " · " (time(note.noted_at, ui.now, l)) } }
+        },
+        false,
+        html! {
+            @if ui.can_operate() {
+                form.card.row method="post" action="/dead/note" {
+                    (ui.csrf())
+                    input type="hidden" name="by" value=(by);
+                    input type="hidden" name="key" value=(key);
+                    (field(l.owner(), html! { input type="text" name="owner" maxlength="100" value=(value(note.and_then(|note| note.owner.as_ref()))); }, ""))
+                    (field(l.note(), html! { input type="text" name="note" maxlength="1000" value=(value(note.and_then(|note| note.note.as_ref()))); }, ""))
+                    button { (l.save()) }
+                }
+            } @else if let Some(note) = note {
+                p { @if let Some(owner) = &note.owner { span.owner { "@" (said(owner, 60)) } " " } @if let Some(text) = &note.note { (said(text, 1_000)) } }
+            } @else { (empty(l.no_note())) }
+        },
+    )
 }

@@ -6,11 +6,13 @@ use crate::console::chart;
 use crate::console::i18n::Lang;
 use crate::console::link;
 use crate::console::page::{Place, Ui, page};
+use crate::console::pages::dead::{headline, page_of, trend};
 use crate::console::parts::{empty, figure, heading, nothing, panel};
 use crate::console::pulse::{Failing, Minute, sum};
 use crate::console::show::{brief, count, length, percent, ratio, time, time_or_dash};
 use crate::console::text::said;
-use crate::store::Node;
+use crate::dead_letter::Group;
+use crate::store::{LetterGroupBy, Node};
 use crate::task::Millis;
 
 /// What the page shows.
@@ -35,8 +37,8 @@ pub(crate) struct Overview {
     pub rules_differ: bool,
     /// Copies without a row, by queue.
     pub strangers: Vec<(String, i64)>,
-    /// The largest groups of dead letters: link, what, count.
-    pub groups: Vec<(String, String, i64)>,
+    /// The largest groups of dead letters, by fingerprint.
+    pub groups: Vec<Group>,
 }
 
 /// The rungs of one queue.
@@ -72,7 +74,6 @@ pub(crate) struct Lane {
     pub consumers: Option<u64>,
     /// Tasks of the lane in the store.
     pub in_store: i64,
-    pub outstanding: Option<i64>,
     pub oldest: Option<Millis>,
     pub paused: Option<String>,
 }
@@ -313,8 +314,12 @@ fn attention(view: &Overview, ui: &Ui) -> Markup {
                         @if let Some(at) = breaker.next_probe { " · " (l.next_probe()) " " (time(at, ui.now, l)) } }
                 }
             }
-            @for (href, what, n) in &view.groups {
-                li { span.badge.bad { (count(*n)) } " " a href=(href) { (said(what, 120)) } div.muted { (l.dead_letters()) } }
+            @for group in &view.groups {
+                @let by = LetterGroupBy::Fingerprint;
+                li {
+                    span.badge.bad { (count(group.letters.count)) } " " (trend(group.trend, l)) " "
+                    a.headline href=(page_of(group, &by)) { (headline(group, &by, 90, l)) }
+                }
             }
             @for (queue, n) in view.strangers.iter().filter(|(_, n)| *n > 0) {
                 li { span.badge.warn { (count(*n)) } " " (l.strangers()) " · " (said(queue, 40)) div.muted { (l.strangers_hint()) } }

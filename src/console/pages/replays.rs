@@ -6,11 +6,13 @@ use crate::console::chart;
 use crate::console::i18n::Lang;
 use crate::console::link;
 use crate::console::page::{Place, Ui, page};
-use crate::console::parts::{badge, cli, empty, facts, field, figure, heading, live_cli, nothing, pager, panel, reason_field};
+use crate::console::parts::{
+    badge, cli, empty, facts, field, figure, heading, live_cli, nothing, pager, panel, reason_field,
+};
 use crate::console::query::Query;
 use crate::console::show::{count, length, percent, ratio, time, time_or_dash};
 use crate::console::text::{line, said};
-use crate::dead_letter::replay::STAGES;
+use crate::dead_letter::replay::{STAGES, time_left_ms};
 use crate::store::{ItemCounts, ItemOutcome, ReplayItem, ReplayJob, ReplayState};
 use crate::task::{Millis, Task};
 
@@ -54,8 +56,18 @@ fn form(view: &AskView, willing: i64, ui: &Ui) -> Markup {
     let verb = if view.discards { "discard" } else { "replay" };
     let mut base = vec!["redeliver", "dlq", verb];
     let flags = view.query.flags();
-    if flags.is_empty() { base.push("--all") } else { base.extend(flags) }
-    let now: &[&str] = if view.discards { &["--yes"] } else if willing > 1 { &["--rate", RATE, "--ramp", "--max-failure-ratio", FAILURE_RATIO, "--yes"] } else { &["--yes"] };
+    if flags.is_empty() {
+        base.push("--all")
+    } else {
+        base.extend(flags)
+    }
+    let now: &[&str] = if view.discards {
+        &["--yes"]
+    } else if willing > 1 {
+        &["--rate", RATE, "--ramp", "--max-failure-ratio", FAILURE_RATIO, "--yes"]
+    } else {
+        &["--yes"]
+    };
     html! {
         form.card.ask-form method="post" action=(if view.discards { "/dead/discard" } else { "/dead/replay" }) data-tail="--yes" {
             (ui.csrf())
@@ -163,10 +175,23 @@ fn state_badge(state: ReplayState, l: Lang) -> Markup {
 fn progress(counts: &ItemCounts, l: Lang) -> Markup {
     let words = format!(
         "{} {}, {} {}, {} {}, {} {}, {} {}",
-        counts.succeeded, l.succeeded(), counts.failed_again, l.failed_again(), counts.replayed, l.running(), counts.waiting, l.waiting(), counts.skipped(), l.skipped()
+        counts.succeeded,
+        l.succeeded(),
+        counts.failed_again,
+        l.failed_again(),
+        counts.replayed,
+        l.running(),
+        counts.waiting,
+        l.waiting(),
+        counts.skipped(),
+        l.skipped()
     );
     let parts = [
-        ("ok", counts.succeeded), ("bad", counts.failed_again), ("run", counts.replayed), ("dim", counts.skipped() + counts.cancelled), ("none", counts.waiting),
+        ("ok", counts.succeeded),
+        ("bad", counts.failed_again),
+        ("run", counts.replayed),
+        ("dim", counts.skipped() + counts.cancelled),
+        ("none", counts.waiting),
     ];
     html! {
         (chart::shares(&parts, &words))
@@ -178,19 +203,16 @@ fn progress(counts: &ItemCounts, l: Lang) -> Markup {
     }
 }
 
-/// How long until the last letter is released, by the job's rate, or by its own pace so far.
+/// How long until the last letter is released, by the job's rate; while a ramp goes on, by its own pace so far.
 pub(crate) fn left_ms(job: &ReplayJob, now: Millis) -> Option<Millis> {
     if job.state != ReplayState::Running || job.counts.waiting == 0 {
         return None;
     }
-    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    let (waiting, released, so_far) = (job.counts.waiting as f64, job.counts.released() as f64, (now - job.created_at).max(1) as f64);
-    let per_ms = match job.pace.rate_per_s {
-        Some(rate) if !job.pace.ramp || job.stage + 1 >= STAGES.len() => rate / 1_000.0,
-        _ => released / so_far,
-    };
-    #[expect(clippy::cast_possible_truncation, reason = "an estimate, and a cast of floats saturates")]
-    (per_ms > 0.0).then(|| (waiting / per_ms) as Millis)
+    time_left_ms(&job.pace, job.stage, &job.counts).or_else(|| {
+        let so_far = now.saturating_sub(job.created_at).max(1);
+        let released = Some(job.counts.released()).filter(|released| *released > 0)?;
+        Some(so_far.saturating_mul(job.counts.waiting) / released)
+    })
 }
 
 fn time_left(job: &ReplayJob, now: Millis, l: Lang) -> Markup {
@@ -282,7 +304,7 @@ fn stages(job: &ReplayJob, l: Lang) -> Markup {
         ol.stages {
             @for (index, stage) in STAGES.iter().enumerate() {
                 li.past[index < job.stage || is_over].present[index == job.stage && !is_over] aria-current=[(index == job.stage && !is_over).then_some("step")] {
-                    (stage.percent()) " %" @if index == 0 { span.muted { " " (l.canary()) } }
+                    (stage / 10) " %" @if index == 0 { span.muted { " " (l.canary()) } }
                 }
             }
         }
@@ -291,7 +313,13 @@ fn stages(job: &ReplayJob, l: Lang) -> Markup {
 
 fn job_facts(job: &ReplayJob, ui: &Ui) -> Markup {
     let l = ui.lang;
-    let about = job.about.as_object().map(|about| about.iter().map(|(name, value)| format!("{name}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))).collect::<Vec<_>>().join(" "));
+    let about = job.about.as_object().map(|about| {
+        about
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)))
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
     let mut rows = vec![
         (l.selection(), html! { code { (line(&about.unwrap_or_else(|| job.about.to_string()), 400)) } }),
         (l.by(), said(job.created_by.as_deref().unwrap_or(l.automatic()), 60)),

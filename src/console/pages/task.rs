@@ -12,7 +12,8 @@ use crate::console::parts::{
 use crate::console::show::{bytes, length, moment, time};
 use crate::console::text::{line, said};
 use crate::store::look::{AttachmentHead, AttemptHead};
-use crate::task::{AttemptOutcome, Failure, Millis, Status, Task, TaskResult};
+use crate::store::{GroupNote, ReplayItem};
+use crate::task::{AttemptOutcome, EditPreview, EditRecord, Failure, Millis, Status, Task, TaskResult};
 
 /// What the page shows.
 #[derive(Debug, Clone)]
@@ -25,8 +26,12 @@ pub(crate) struct TaskView {
     pub payload: String,
     /// Fields of the payload are hidden from this viewer.
     pub is_masked: bool,
-    /// What others have noted about the group: owner and note.
-    pub group: Option<(Option<String>, Option<String>)>,
+    /// What people have written at the letters with the same failure.
+    pub note: Option<GroupNote>,
+    /// The replay jobs it was in, newest first.
+    pub replays: Vec<ReplayItem>,
+    /// Edits that made it, or were made of it.
+    pub edits: Vec<EditRecord>,
 }
 
 /// Media types that are shown in place: pictures without scripts.
@@ -47,7 +52,7 @@ pub(crate) fn render(view: &TaskView, ui: &Ui) -> Markup {
         }
         div.two.wide-left {
             (panel("timeline", l.timeline(), html! { span.muted { "UTC" } }, true, timeline(view, ui)))
-            (panel("facts", l.details(), nothing(), true, details(task, ui)))
+            (panel("facts", l.details(), nothing(), true, details(view, ui)))
         }
         @match &task.spec.raw {
             Some(raw) => (panel("raw", l.as_it_arrived(), html! { (bytes(u64::try_from(raw.length).unwrap_or(0))) }, false, html! {
@@ -86,10 +91,8 @@ fn error(view: &TaskView, failure: &Failure, ui: &Ui) -> Markup {
             div.error {
                 p { span.class { (said(&failure.class, 60)) } @if let Some(code) = code_of(failure) { " " span.code { (said(&code, 60)) } } }
                 (block(&failure.message, false, None, l))
-                @if let Some((owner, note)) = &view.group {
-                    @if owner.is_some() || note.is_some() {
-                        p.muted { @if let Some(owner) = owner { (l.owner()) ": " (said(owner, 80)) " " } @if let Some(note) = note { (said(note, 500)) } }
-                    }
+                @if let Some(note) = &view.note {
+                    p { @if let Some(owner) = &note.owner { span.owner { "@" (said(owner, 80)) } " " } @if let Some(text) = &note.note { (said(text, 500)) } }
                 }
             }
         },
@@ -252,8 +255,15 @@ fn shown(attachment: &AttachmentHead, href: &str, l: Lang) -> Markup {
     }
 }
 
-fn details(task: &Task, ui: &Ui) -> Markup {
+fn details(view: &TaskView, ui: &Ui) -> Markup {
     let l = ui.lang;
+    let task = &view.task;
+    let replays = html! {
+        @for item in &view.replays { a href=(format!("/replays/{}", item.job)) { "#" (item.job) } " " }
+    };
+    let made_of = view.edits.iter().find(|edit| edit.task_id == task.id()).map(|edit| &edit.edited_from);
+    let made = view.edits.iter().find(|edit| edit.edited_from == task.id()).map(|edit| &edit.task_id);
+    let other = |id: &String| html! { a href=(link::task(id)) { (said(id, 80)) } };
     let (spec, state) = (&task.spec, &task.state);
     let at = |at: Option<i64>| at.map(|at| time(at, ui.now, l));
     let words = |text: Option<&String>| text.filter(|text| !text.is_empty()).map(|text| said(text, 200));
@@ -280,6 +290,9 @@ fn details(task: &Task, ui: &Ui) -> Markup {
             spec.conflicts_with.as_ref().map(|id| html! { a href=(link::task(id)) { (said(id, 80)) } }),
         ),
         (l.note(), words(state.note.as_ref())),
+        (l.replay_jobs(), Some(replays).filter(|_| !view.replays.is_empty())),
+        (l.edited_from(), made_of.map(other)),
+        (l.edited_to(), made.map(other)),
         (l.fingerprint(), state.failure.as_ref().map(|failure| html! { code { (line(&failure.fingerprint, 64)) } })),
     ];
     facts(rows.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
@@ -291,8 +304,8 @@ pub(crate) struct EditView {
     pub task: Task,
     pub payload: String,
     pub patch: String,
-    /// What the payload would be, or why the patch cannot be applied.
-    pub outcome: Option<Result<String, String>>,
+    /// What the patch would change, or why it cannot be applied.
+    pub outcome: Option<Result<EditPreview, String>>,
 }
 
 /// The page.
@@ -319,7 +332,7 @@ pub(crate) fn render_edit(view: &EditView, ui: &Ui) -> Markup {
             }))
         }
         @match &view.outcome {
-            Some(Ok(after)) => (panel("difference", l.difference(), nothing(), false, difference(&view.payload, after))),
+            Some(Ok(after)) => (panel("difference", l.difference(), nothing(), false, difference(after))),
             Some(Err(why)) => p.notice.bad { (said(why, 500)) },
             None => {},
         }
@@ -327,20 +340,17 @@ pub(crate) fn render_edit(view: &EditView, ui: &Ui) -> Markup {
     page(ui, Place::Dead, l.edit_payload(), &body)
 }
 
-/// Lines that go and lines that come.
-fn difference(before: &str, after: &str) -> Markup {
-    let (before, _) = crate::console::text::pretty_json(before);
-    let (after, _) = crate::console::text::pretty_json(after);
-    let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
-    let front = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
-    let back = old[front..].iter().rev().zip(new[front..].iter().rev()).take_while(|(a, b)| a == b).count();
-    let show = |mark: &str, class: &str, text: &str| html! { span class=(class) { (mark) (line(text, 400)) "\n" } };
+/// What goes and what comes, value by value.
+fn difference(preview: &EditPreview) -> Markup {
+    let shown = |value: &serde_json::Value| line(&value.to_string(), 400);
     html! {
-        pre.diff tabindex="0" {
-            @for text in &old[front.saturating_sub(3)..front] { (show("  ", "", text)) }
-            @for text in &old[front..old.len() - back] { (show("− ", "gone", text)) }
-            @for text in &new[front..new.len() - back] { (show("+ ", "come", text)) }
-            @for text in old[old.len() - back..].iter().take(3) { (show("  ", "", text)) }
+        pre.diff tabindex="0" dir="auto" {
+            @for difference in &preview.differences {
+                span.muted { (line(&difference.path, 200)) "\n" }
+                @if let Some(before) = &difference.before { span.gone { "− " (shown(before)) "\n" } }
+                @if let Some(after) = &difference.after { span.come { "+ " (shown(after)) "\n" } }
+            }
         }
+        p.muted { (crate::console::text::said(&preview.becomes, 120)) }
     }
 }

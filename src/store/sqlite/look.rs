@@ -32,7 +32,7 @@ const ATTACHMENT: &str = "SELECT fence, name, media_type, bytes, link, size FROM
      WHERE task_id = ? AND fence = ? ORDER BY position LIMIT 1 OFFSET ?";
 
 impl SqliteStore {
-    async fn counts(&self, sql: &'static str) -> Result<BTreeMap<String, i64>, StoreError> {
+    async fn counted(&self, sql: &'static str) -> Result<BTreeMap<String, i64>, StoreError> {
         let mut counts = BTreeMap::new();
         for row in self.rows(sql, Binds::default()).await? {
             let (name, n): (String, i64) = self.read(&row, |columns| Ok((columns.next()?, columns.next()?)))?;
@@ -61,10 +61,10 @@ impl LookStore for SqliteStore {
             look::add(&mut waits, (queue, rung), usize::try_from(part).ok(), n, due_at);
         }
         Ok(Waiting {
-            unsent: self.counts(UNSENT).await?,
-            sent: self.counts(SENT).await?,
-            held: self.counts(HELD).await?,
-            running: self.counts(RUNNING).await?,
+            unsent: self.counted(UNSENT).await?,
+            sent: self.counted(SENT).await?,
+            held: self.counted(HELD).await?,
+            running: self.counted(RUNNING).await?,
             retries: waits.into_values().collect(),
             is_part: all > limit(scale.most),
         })
