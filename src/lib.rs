@@ -61,6 +61,7 @@ pub mod config;
 pub mod console;
 pub mod dead_letter;
 pub mod demo;
+pub mod desk;
 pub mod gate;
 pub mod handler;
 pub mod policy;

@@ -5,14 +5,20 @@
 
 pub mod access;
 mod headers;
+mod input;
+mod openapi;
 mod problem;
-pub mod secret;
 mod server;
 mod sign_in;
+mod table;
+mod v1;
 
+pub use crate::desk::secret;
 pub use access::Principal;
 pub use problem::{FieldError, Problem, ProblemBody};
 pub use server::{Pages, Server, router};
+pub use table::Route;
+pub use v1::table;
 
 use std::sync::Arc;
 

@@ -27,6 +27,7 @@ pub fn router(app: Arc<App>, pages: Pages) -> Router {
     let router = Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .merge(super::table::router(&app, super::v1::table()))
         .merge(sign_in::routes())
         .merge(pages.routes)
         .fallback(async || Problem::not_found("there is nothing here"))

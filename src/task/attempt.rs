@@ -1,11 +1,12 @@
 //! The record of one run of the handler.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Attachment, Failure, Millis};
 
 /// How an attempt ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptOutcome {
     /// The task succeeded.

@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::gate::Pass;
@@ -44,7 +45,7 @@ use crate::gate::Pass;
 pub type Millis = i64;
 
 /// Where a task stands. Each variant says who moves it on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Waits for its first attempt of this generation. A claim moves it to `running`; a person may cancel it.
@@ -111,7 +112,7 @@ impl fmt::Display for Status {
 }
 
 /// Why a task is dead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadReason {
     /// The last allowed attempt failed.
@@ -241,7 +242,7 @@ pub struct Outstanding {
 }
 
 /// The state of a dead task's copy in the broker's DLQ. Speaks of the current generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DlqCopy {
     /// There should be none.
