@@ -1,11 +1,8 @@
 //! The query of an address: the filters of the command line under the same names.
 
-use std::collections::BTreeMap;
-
-use crate::config::parse_duration;
-use crate::policy::TopicPattern;
-use crate::store::{Comparison, Filter};
-use crate::task::{DeadReason, Millis, Status};
+use crate::desk::filter::FilterText;
+use crate::store::Filter;
+use crate::task::Millis;
 
 /// Names and values in their order; a name may come more than once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,98 +86,42 @@ impl Query {
     /// # Errors
     /// Every filter that cannot be meant.
     pub(crate) fn to_filter(&self, now: Millis) -> Result<Filter, Problems> {
+        let all = |name: &str| self.all(name).map(|value| value.trim().to_owned()).collect::<Vec<_>>();
+        let one = |name: &str| self.get(name).map(|value| value.trim().to_owned());
         let mut problems = Vec::new();
-        let mut labels = BTreeMap::new();
-        for pair in self.all("label") {
-            match pair.split_once('=').filter(|(name, _)| !name.is_empty()) {
-                None => problems.push(("label".to_owned(), "expected NAME=VALUE".to_owned())),
-                Some((name, value)) => {
-                    let before = labels.insert(name.to_owned(), value.to_owned());
-                    if before.is_some_and(|before| before != value) {
-                        problems.push((
-                            "label".to_owned(),
-                            format!("{name} is given twice with different values; no task has both"),
-                        ));
-                    }
-                }
+        let mut http_statuses = Vec::new();
+        for text in self.all("http-status") {
+            match text.trim().parse().ok().filter(|status| (100..=599).contains(status)) {
+                Some(status) => http_statuses.push(status),
+                None => problems.push(("http-status".to_owned(), "expected 100 to 599".to_owned())),
             }
         }
-        let texts = |name: &str| self.all(name).map(|value| value.trim().to_owned()).collect::<Vec<_>>();
-        let mut read = Read { query: self, problems };
-        let filter = Filter {
-            types: read.each("type", |text| TopicPattern::new(text).map_err(|error| error.to_string())),
-            labels,
-            statuses: read.each("status", |word| known(Status::parse(word), &Status::ALL.map(Status::as_str))),
-            reasons: read
-                .each("reason-is", |word| known(DeadReason::parse(word), &DeadReason::ALL.map(DeadReason::as_str))),
-            classes: texts("class"),
-            codes: texts("code"),
-            http_statuses: read.each("http-status", |text| {
-                text.parse()
-                    .ok()
-                    .filter(|status| (100..=599).contains(status))
-                    .ok_or_else(|| "expected 100 to 599".to_owned())
-            }),
-            fingerprints: texts("fingerprint"),
-            queues: texts("queue"),
+        let text = FilterText {
+            types: all("type"),
+            labels: all("label"),
+            statuses: all("status"),
+            reasons: all("reason-is"),
+            classes: all("class"),
+            codes: all("code"),
+            http_statuses,
+            fingerprints: all("fingerprint"),
+            queues: all("queue"),
+            // An id may begin or end with a space.
             ids: self.all("id").map(str::to_owned).collect(),
-            since: read.each("since", |text| moment(text, now)).pop(),
-            until: read.each("until", |text| moment(text, now)).pop(),
-            attempts: read.each("attempts", attempts).pop(),
+            since: one("since"),
+            until: one("until"),
+            attempts: one("attempts"),
             text: self.get("text").map(str::to_owned),
         };
-        if read.problems.is_empty() { Ok(filter) } else { Err(read.problems) }
-    }
-}
-
-struct Read<'a> {
-    query: &'a Query,
-    problems: Problems,
-}
-
-impl Read<'_> {
-    fn each<T>(&mut self, name: &str, read: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
-        let mut values = Vec::new();
-        for text in self.query.all(name) {
-            match read(text.trim()) {
-                Ok(value) => values.push(value),
-                Err(why) => self.problems.push((name.to_owned(), why)),
+        match text.to_filter(now) {
+            Ok(filter) if problems.is_empty() => Ok(filter),
+            Ok(_) => Err(problems),
+            Err(errors) => {
+                problems.extend(errors.into_iter().map(|error| (error.field.replace('_', "-"), error.message)));
+                Err(problems)
             }
         }
-        values
     }
-}
-
-fn known<T>(found: Option<T>, words: &[&str]) -> Result<T, String> {
-    found.ok_or_else(|| format!("expected one of {}", words.join(", ")))
-}
-
-/// `2h` ago, `2026-01-31`, `2026-01-31T12:00:00Z`.
-fn moment(text: &str, now: Millis) -> Result<Millis, String> {
-    if let Ok(ago) = parse_duration(text) {
-        return Ok(now.saturating_sub(Millis::try_from(ago.as_millis()).unwrap_or(Millis::MAX)));
-    }
-    let read = text.parse::<jiff::Timestamp>().or_else(|_| format!("{text}T00:00:00Z").parse::<jiff::Timestamp>());
-    read.map(|timestamp| timestamp.as_millisecond()).map_err(|_| {
-        "expected a length of time such as 2h, a date such as 2026-01-31, or RFC 3339 with a zone".to_owned()
-    })
-}
-
-/// `>=3`, `<2`, `4`.
-fn attempts(text: &str) -> Result<(Comparison, i64), String> {
-    const SIGNS: [(&str, Comparison); 6] = [
-        (">=", Comparison::AtLeast),
-        ("<=", Comparison::AtMost),
-        (">", Comparison::More),
-        ("<", Comparison::Less),
-        ("=", Comparison::Equal),
-        ("", Comparison::Equal),
-    ];
-    let read = |(sign, comparison): &(&str, Comparison)| {
-        let number = text.strip_prefix(sign)?.trim().parse::<u32>().ok()?;
-        Some((*comparison, i64::from(number)))
-    };
-    SIGNS.iter().find_map(read).ok_or_else(|| "expected a comparison such as >=3".to_owned())
 }
 
 fn flag(name: &str) -> Option<&'static str> {
@@ -207,6 +148,7 @@ fn flag(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Comparison;
 
     fn query(pairs: &[(&str, &str)]) -> Query {
         Query::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
@@ -238,7 +180,7 @@ mod tests {
             ("attempts", "=>"),
         ]);
         let named: Vec<String> = bad.to_filter(0).unwrap_err().into_iter().map(|(name, _)| name).collect();
-        assert_eq!(named, ["label", "type", "status", "reason-is", "http-status", "since", "until", "attempts"]);
+        assert_eq!(named, ["http-status", "label", "since", "until", "type", "status", "reason-is", "attempts"]);
         let twice = query(&[("label", "shop=a"), ("label", "shop=b")]);
         assert!(twice.to_filter(0).is_err());
     }

@@ -23,7 +23,14 @@ async fn the_person_on_call_sees_what_is_wrong_and_repairs_it() {
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     chrome.open(&desk.at("/")).await;
     keep(&chrome, "overview-dark").await;
-    for page in ["dead", "dead?by=label.shop", "dead/list", "dead/replay?type=order.ship", "dead/discard?type=report.render", "replays", "tasks",
+    for page in [
+        "dead",
+        "dead?by=label.shop",
+        "dead/list",
+        "dead/replay?type=order.ship",
+        "dead/discard?type=report.render",
+        "replays",
+        "tasks",
         "gates",
         "policies?type=order.ship&labels=shop_tier=vip+shop=s-17",
         "stats?by=label.shop&since=24h",

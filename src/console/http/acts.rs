@@ -10,17 +10,16 @@ use axum::extract::{Path, State};
 use axum::response::Redirect;
 use axum::routing::post;
 
-use super::looks::find;
 use super::visit::Visit;
 use crate::api::{App, Principal, Problem};
-use crate::broker::wake_up;
 use crate::console::link;
 use crate::console::query::Query;
-use crate::gate::{PersonsWord, queue_pause, type_pause};
-use crate::policy::TopicPattern;
+use crate::desk::gates::{WordError, say};
+use crate::desk::queues::pause_key;
+use crate::desk::{Act as TaskAct, Fate, act};
+use crate::store::Pause;
 use crate::store::access::AuditEntry;
-use crate::store::{Pause, Urgency};
-use crate::task::{Answer, Command};
+use crate::task::Status;
 
 pub(super) type Act = Result<Redirect, Problem>;
 
@@ -75,43 +74,35 @@ pub(super) async fn record(
     reason: Option<String>,
     count: i64,
 ) -> Result<(), Problem> {
-    let entry = AuditEntry { reason, count: Some(count), ..principal.entry(action, target) };
-    app.store.record(entry).await?;
-    Ok(())
+    app.told(AuditEntry { reason, count: Some(count), ..principal.entry(action, target) }).await
 }
 
-/// Gives one command.
-pub(super) async fn apply(app: &App, command: Command) -> Result<Answer, Problem> {
-    let answers = app.store.apply(Urgency::Normal, vec![command]).await?;
-    answers.into_iter().next().ok_or_else(Problem::internal)
-}
-
-/// What an answer means that is not what was hoped for.
-pub(super) fn moved_on(answer: &Answer) -> Problem {
-    match answer {
-        Answer::NotNow { status } => Problem::conflict(format!("the task is {status} now"), status.as_str()),
-        Answer::Unknown => Problem::not_found("there is no such task"),
-        Answer::NotReplayable { reason } => {
-            Problem::conflict(format!("{reason} letters cannot run as they are"), reason.as_str())
+/// Does it to one task, tells the audit, and goes back to the task.
+pub(super) async fn one(
+    app: &App,
+    principal: &Principal,
+    visit: &Visit,
+    (what, action, told): (TaskAct, &str, &str),
+    id: &str,
+    reason: Option<String>,
+) -> Act {
+    let fates = act(&*app.store, &app.waker(), what, &[id.to_owned()], reason.as_deref(), false).await?;
+    let fate = fates.into_iter().next().ok_or_else(Problem::internal)?;
+    match fate.fate {
+        Fate::Done => {}
+        Fate::NotFound => return Err(Problem::not_found(visit.ui.lang.task_not_found())),
+        Fate::Conflict | Fate::Failed => {
+            let state = fate.status.map_or("changed", Status::as_str);
+            return Err(Problem::conflict(fate.text, state));
         }
-        _ => Problem::conflict("somebody else has changed it meanwhile; load the page again", "changed"),
     }
+    record(app, principal, action, id, reason, 1).await?;
+    visit.console.changes.tell();
+    Ok(done(&link::task(id), told, 1))
 }
 
 async fn run_now(State(app): State<Arc<App>>, Path(id): Path<String>, principal: Principal, visit: Visit) -> Act {
-    match apply(&app, Command::RunNow { id: id.clone() }).await? {
-        Answer::Publish(wake) => {
-            record(&app, &principal, "task.retry", &id, None, 1).await?;
-            // Its alarm does the same when there is no broker here, or the broker does not take it.
-            if let Some(broker) = &app.broker {
-                broker.publish(vec![wake_up(&wake)]).await;
-            }
-        }
-        Answer::Done => record(&app, &principal, "task.retry", &id, None, 1).await?,
-        other => return Err(moved_on(&other)),
-    }
-    visit.console.changes.tell();
-    Ok(done(&link::task(&id), "run-now", 1))
+    one(&app, &principal, &visit, (TaskAct::RunNow, "task.retry", "run-now"), &id, None).await
 }
 
 async fn cancel(
@@ -122,14 +113,7 @@ async fn cancel(
     body: Bytes,
 ) -> Act {
     let reason = Form::read(&body)?.needed_reason()?;
-    find(&app, &id, visit.ui.lang).await?;
-    match apply(&app, Command::Cancel { id: id.clone(), note: Some(reason.clone()) }).await? {
-        Answer::Done => {}
-        other => return Err(moved_on(&other)),
-    }
-    record(&app, &principal, "task.cancel", &id, Some(reason), 1).await?;
-    visit.console.changes.tell();
-    Ok(done(&link::task(&id), "cancelled", 1))
+    one(&app, &principal, &visit, (TaskAct::Cancel, "task.cancel", "cancelled"), &id, Some(reason)).await
 }
 
 async fn gate(
@@ -152,29 +136,25 @@ async fn gate(
 
 async fn breaker(app: &App, principal: &Principal, form: &Form, open: bool) -> Result<&'static str, Problem> {
     let reason = form.needed_reason()?;
-    let config = app.config();
     let typed = form.get("key").unwrap_or_default();
-    let (key, _) = config.gates.breaker_key(typed).map_err(|error| Problem::invalid("key", error.to_string()))?;
-    let word = PersonsWord { open, by: principal.who.clone(), reason: Some(reason.clone()), at: app.store.now() };
-    match apply(app, Command::Breaker { key: key.clone(), word }).await? {
-        Answer::Done => {}
-        other => return Err(moved_on(&other)),
-    }
-    record(app, principal, if open { "breaker.open" } else { "breaker.close" }, &key, Some(reason), 1).await?;
+    let config = app.config();
+    let taken = say(&*app.store, &config.gates, typed, open, &principal.who, Some(reason.clone()), false).await;
+    let taken = taken.map_err(|error| match error {
+        WordError::Key(_) => Problem::invalid("key", error.to_string()),
+        WordError::NeverOpen { .. } => Problem::not_found(error.to_string()),
+        WordError::Closed { .. } => Problem::conflict(error.to_string(), "closed"),
+        WordError::Refused { .. } => Problem::conflict(error.to_string(), "unprocessable"),
+        WordError::Store(store) => store.into(),
+    })?;
+    let action = if open { "breaker.open" } else { "breaker.close" };
+    record(app, principal, action, &taken.key, Some(reason), taken.waiting).await?;
     Ok(if open { "opened" } else { "closed" })
 }
 
 async fn pause(app: &App, principal: &Principal, form: &Form) -> Result<&'static str, Problem> {
     let reason = form.needed_reason()?;
-    let key = match (form.get("queue"), form.get("type")) {
-        (Some(queue), None) if app.config().queue(queue).is_some() => queue_pause(queue),
-        (Some(queue), None) => return Err(Problem::invalid("queue", format!("queue {queue:?} is not configured"))),
-        (None, Some(pattern)) => {
-            let pattern = TopicPattern::new(pattern).map_err(|error| Problem::invalid("type", error.to_string()))?;
-            type_pause(&pattern)
-        }
-        _ => return Err(Problem::invalid("queue", "name a queue or a type, not both")),
-    };
+    let key =
+        pause_key(&app.config(), form.get("queue"), form.get("type")).map_err(|why| Problem::invalid("queue", why))?;
     app.store.pause(Pause { key: key.clone(), since: app.store.now(), reason: Some(reason.clone()) }).await?;
     record(app, principal, "queue.pause", &key, Some(reason), 1).await?;
     Ok("paused")

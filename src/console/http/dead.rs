@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 
-use super::acts::{Act, Form, apply, done, moved_on, record};
+use super::acts::{Act, Form, done, one, record};
 use super::looks::{Page, find, html, list, payload};
 use super::visit::Visit;
 use crate::api::{App, Principal, Problem};
@@ -21,11 +21,10 @@ use crate::console::pages::{dead, replays, task, tasks};
 use crate::console::query::Query;
 use crate::console::show::absolute;
 use crate::dead_letter::groups;
+use crate::desk::{Act as TaskAct, discard_chosen};
 use crate::store::access::Role;
-use crate::store::{
-    Filter, GroupNote, ItemCounts, LetterGroupBy, NewReplay, Pace, Selection, Store, StoreError, Urgency,
-};
-use crate::task::{Answer, Command, Millis, PayloadEdit, Status, Task};
+use crate::store::{Filter, GroupNote, ItemCounts, LetterGroupBy, NewReplay, Pace, Selection, Store, StoreError};
+use crate::task::{Millis, PayloadEdit, Status};
 
 /// Groups on one page.
 const MOST_GROUPS: usize = 200;
@@ -34,8 +33,6 @@ const SAMPLES: usize = 12;
 /// Letters that are looked at to find labels worth grouping by, and so many of these.
 const LOOK_AT: usize = 40;
 const MOST_LABELS: usize = 5;
-/// Letters in one transaction of a discard.
-const BATCH: usize = 500;
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -115,8 +112,14 @@ async fn ask_discard(State(app): State<Arc<App>>, visit: Visit) -> Page {
 
 /// Shows what a replay or a discard would do, before anybody says yes to it.
 async fn ask(app: &App, visit: &Visit, discards: bool) -> Page {
-    let now = visit.ui.now;
+    let (now, l) = (visit.ui.now, visit.ui.lang);
     let mut query = visit.query.filters().without("cursor").without("status");
+    // A list's button without a tick means nothing, not everything.
+    if visit.query.get("chosen").is_some() && query.get("id").is_none() {
+        let problems = vec![(l.select().to_owned(), l.nothing_selected().to_owned())];
+        let view = AskView { discards, query, problems, found: ItemCounts::default(), samples: Vec::new() };
+        return html(replays::render_ask(&view, &visit.ui));
+    }
     let filter = match query.to_filter(now) {
         Ok(filter) => Filter { statuses: vec![Status::Dead], ..filter },
         Err(problems) => {
@@ -212,25 +215,11 @@ async fn discard(State(app): State<Arc<App>>, principal: Principal, visit: Visit
     let reason = form.needed_reason()?;
     let query = form.query().filters();
     let filter = dead_filter(&query, visit.ui.now)?;
-    let mut discarded = 0;
-    let mut cursor: Option<String> = None;
-    loop {
-        let page = app.store.list(&filter, cursor.as_deref(), BATCH).await?;
-        let commands = page.items.iter().map(|task| discarding(task, &reason)).collect();
-        let answers = app.store.apply(Urgency::Normal, commands).await?;
-        discarded += i64::try_from(answers.iter().filter(|answer| **answer == Answer::Done).count()).unwrap_or(0);
-        cursor = page.next;
-        if cursor.is_none() {
-            break;
-        }
-    }
+    let tally = discard_chosen(&*app.store, &filter, None, &reason, false).await?;
+    let discarded = i64::try_from(tally.discarded).unwrap_or(i64::MAX);
     record(&app, &principal, "dlq.discard", &about(&query).to_string(), Some(reason), discarded).await?;
     visit.console.changes.tell();
     Ok(done("/dead", if discarded > 0 { "discarded" } else { "skipped" }, discarded))
-}
-
-fn discarding(task: &Task, reason: &str) -> Command {
-    Command::Discard { id: task.id().to_owned(), generation: task.stamp().generation, note: Some(reason.to_owned()) }
 }
 
 async fn discard_one(
@@ -241,14 +230,7 @@ async fn discard_one(
     body: Bytes,
 ) -> Act {
     let reason = Form::read(&body)?.needed_reason()?;
-    let task = find(&app, &id, visit.ui.lang).await?;
-    match apply(&app, discarding(&task, &reason)).await? {
-        Answer::Done => {}
-        other => return Err(moved_on(&other)),
-    }
-    record(&app, &principal, "dlq.discard", &id, Some(reason), 1).await?;
-    visit.console.changes.tell();
-    Ok(done(&link::task(&id), "discarded", 1))
+    one(&app, &principal, &visit, (TaskAct::Discard, "dlq.discard", "discarded"), &id, Some(reason)).await
 }
 
 async fn note(State(app): State<Arc<App>>, principal: Principal, visit: Visit, body: Bytes) -> Act {

@@ -55,8 +55,16 @@ async fn task_payload(
     Ok(download(&format!("{id}.payload.json"), payload(&app, &task, &principal).0.into_bytes()))
 }
 
-async fn raw(State(app): State<Arc<App>>, Path(id): Path<String>, visit: Visit) -> Result<Response, Problem> {
+async fn raw(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    principal: Principal,
+    visit: Visit,
+) -> Result<Response, Problem> {
     let task = find(&app, &id, visit.ui.lang).await?;
+    if app.mask(&principal).hides_bytes(&task) {
+        return Err(Problem::forbidden("what arrived may hold masked fields; this needs the role editor"));
+    }
     let raw = task.spec.raw.as_ref().ok_or_else(|| Problem::not_found("this task was not refused"))?;
     Ok(download(&format!("{id}.raw"), raw.bytes.clone()))
 }

@@ -284,6 +284,7 @@ async fn task_by_query(State(app): State<Arc<App>>, principal: Principal, visit:
 async fn show_task(app: &App, id: &str, principal: &Principal, visit: &Visit) -> Page {
     let task = find(app, id, visit.ui.lang).await?;
     let (payload, is_masked) = payload(app, &task, principal);
+    let hides_raw = app.mask(principal).hides_bytes(&task);
     let by = LetterGroupBy::Fingerprint;
     let key =
         task.state.failure.as_ref().filter(|_| task.state.status == Status::Dead).map(|failure| &failure.fingerprint);
@@ -299,13 +300,21 @@ async fn show_task(app: &App, id: &str, principal: &Principal, visit: &Visit) ->
         result: app.store.result(id).await?,
         payload,
         is_masked,
+        hides_raw,
         task,
     };
     html(task::render(&view, &visit.ui))
 }
 
 /// The payload as this one may see it, and whether something of it is hidden.
-pub(super) fn payload(_app: &App, task: &Task, _principal: &Principal) -> (String, bool) {
+pub(super) fn payload(app: &App, task: &Task, principal: &Principal) -> (String, bool) {
+    let mask = app.mask(principal);
+    if mask.concerns(&task.spec.task_type)
+        && let Ok(mut payload) = serde_json::from_str(&task.spec.payload)
+        && !mask.hide(&task.spec.task_type, &mut payload).is_empty()
+    {
+        return (payload.to_string(), true);
+    }
     (task.spec.payload.clone(), false)
 }
 

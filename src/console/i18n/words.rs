@@ -176,6 +176,7 @@ words! {
     nothing_matches: "Nothing matches.", "没有符合条件的任务。";
     nothing_here: "Nothing here.", "暂无内容。";
     select: "Select", "选择";
+    nothing_selected: "nothing is selected", "没有选中任何一封";
     select_all: "Select all", "全选";
     replay_selected: "Replay selected", "重放所选";
     replay_all_matching: "Replay all that match", "重放全部符合条件的";

@@ -26,6 +26,8 @@ pub(crate) struct TaskView {
     pub payload: String,
     /// Fields of the payload are hidden from this viewer.
     pub is_masked: bool,
+    /// The bytes of a refused submission are hidden from this viewer.
+    pub hides_raw: bool,
     /// What people have written at the letters with the same failure.
     pub note: Option<GroupNote>,
     /// The replay jobs it was in, newest first.
@@ -57,7 +59,7 @@ pub(crate) fn render(view: &TaskView, ui: &Ui) -> Markup {
         @match &task.spec.raw {
             Some(raw) => (panel("raw", l.as_it_arrived(), html! { (bytes(u64::try_from(raw.length).unwrap_or(0))) }, false, html! {
                 (facts(vec![("routing key", said(&raw.routing_key, 200)), ("message_id", said(raw.message_id.as_deref().unwrap_or("–"), 200))]))
-                (block(&String::from_utf8_lossy(&raw.bytes), false, Some(&part(task.id(), "raw")), l))
+                @if view.hides_raw { p.muted { (l.masked()) } } @else { (block(&String::from_utf8_lossy(&raw.bytes), false, Some(&part(task.id(), "raw")), l)) }
             })),
             None => (panel("payload", l.payload(), html! { @if view.is_masked { (badge("dim", l.masked())) } }, false,
                 block(&view.payload, true, Some(&part(task.id(), "payload")), l))),

@@ -113,6 +113,7 @@ fn list(view: &TasksView, ui: &Ui) -> Markup {
     html! {
         form method="get" action="/dead/replay" {
             @if selects {
+                input type="hidden" name="chosen" value="1";
                 div.selection {
                     label { input type="checkbox" data-select-all hidden; span.sr { (l.select_all()) } }
                     button.primary data-key="r" { (l.replay_selected()) span data-selected {} "…" }
