@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::gate::{GateState, Phase, gate_value};
 use crate::store::{Filter, GroupNote, LetterGroup, LetterGroupBy, Store, StoreError};
@@ -19,7 +20,7 @@ const NEW_MS: Millis = 24 * 3_600_000;
 const FEW: i64 = 3;
 
 /// How a group is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Trend {
     /// Its oldest letter died within a day, and letters still die.

@@ -6,9 +6,11 @@
 
 pub mod filter;
 pub mod gates;
+pub mod letters;
 mod mask;
 pub mod people;
 pub mod queues;
+pub mod replays;
 pub mod rules;
 pub mod secret;
 pub mod stats;
@@ -18,7 +20,7 @@ mod tasks;
 mod wake;
 
 pub use mask::Mask;
-pub use tasks::{Act, Fate, FateOf, Skips, act, discard_chosen, why_skipped};
+pub use tasks::{Act, Fate, FateOf, Skips, act, discard_chosen};
 pub use wake::{Sent, Waker};
 
 use schemars::JsonSchema;

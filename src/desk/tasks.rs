@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Waker;
-use crate::store::{Filter, Store, StoreError, Urgency};
+use crate::store::{Filter, Store, StoreError, Urgency, why_skipped};
 use crate::task::{Answer, Command, Status, WakeUp};
 
 /// Rows read at once; each may hold a payload of up to `worker.max_body`.
@@ -246,15 +246,4 @@ pub async fn discard_chosen(
     }
     tally.matched = tally.discarded + tally.skipped.values().sum::<usize>();
     Ok(tally)
-}
-
-/// The word for what was not done to a dead letter.
-pub fn why_skipped(answer: &Answer) -> &'static str {
-    match answer {
-        Answer::NotReplayable { .. } => "not_replayable",
-        Answer::Unknown => "not_found",
-        Answer::NotNow { .. } => "not_dead",
-        Answer::Unprocessable { .. } => "unprocessable",
-        _ => "changed",
-    }
 }

@@ -13,6 +13,7 @@ mod leases;
 mod outbox;
 mod plan;
 mod pulse;
+mod replays;
 mod rules;
 mod scheduler;
 mod settle;
@@ -175,6 +176,7 @@ impl Worker {
         tracker.spawn(outbox::run(Arc::clone(&shared), outbox_feed, tracker.clone()));
         tracker.spawn(scheduler::run(Arc::clone(&shared), tracker.clone()));
         tracker.spawn(admission::run(Arc::clone(&shared)));
+        tracker.spawn(replays::run(Arc::clone(&shared), tracker.clone()));
         intake::spawn(&shared, &tracker, deliveries, &served);
         Ok(Worker { shared, tracker, heartbeats: Some(heartbeats) })
     }

@@ -72,6 +72,11 @@ impl Rules {
         Arc::clone(self.policies.pick(&spec.task_type, &spec.labels, now))
     }
 
+    /// Whether some policy lets letters replay themselves.
+    pub fn replay_letters(&self) -> bool {
+        self.policies.rules().iter().any(|policy| !policy.replay_after_ms.is_empty())
+    }
+
     pub fn handler_of(&self, task_type: &str) -> Option<Arc<dyn Handler>> {
         self.routes.iter().find(|route| route.task_type.matches(task_type)).map(|route| Arc::clone(&route.handler))
     }
