@@ -89,6 +89,7 @@ impl Chrome {
         for domain in ["Page", "Runtime", "Network", "Log", "DOM"] {
             chrome.call(&format!("{domain}.enable"), json!({})).await;
         }
+        chrome.call("Page.setLifecycleEventsEnabled", json!({"enabled": true})).await;
         chrome.size(1360, 900, false).await;
         chrome
     }
@@ -128,16 +129,19 @@ impl Chrome {
 
     /// Opens an address and waits until it is loaded.
     pub async fn open(&self, address: &str) {
-        self.seen.lock().unwrap().retain(|event| event["method"] != "Page.loadEventFired");
         let answer = self.call("Page.navigate", json!({"url": address})).await;
         assert!(answer.get("errorText").is_none(), "{address}: {answer}");
-        self.loaded(address).await;
+        let is_it = |event: &Value| event["params"]["loaderId"] == answer["loaderId"];
+        self.loaded(is_it, address).await;
     }
 
-    /// Waits until a page is loaded that something else than [`Chrome::open`] has asked for.
-    async fn loaded(&self, what: &str) {
+    /// Waits until a page is loaded: the last event that `is_it` says is of the right one.
+    async fn loaded(&self, is_it: impl Fn(&Value) -> bool, what: &str) {
         let end = Instant::now() + PATIENCE;
-        while !self.seen.lock().unwrap().iter().any(|event| event["method"] == "Page.loadEventFired") {
+        let is_load = |event: &Value| {
+            event["method"] == "Page.lifecycleEvent" && event["params"]["name"] == "load" && is_it(event)
+        };
+        while !self.seen.lock().unwrap().iter().any(is_load) {
             assert!(Instant::now() < end, "{what} does not load");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -177,9 +181,16 @@ impl Chrome {
 
     /// Clicks the middle of the first element that `selector` finds, as a person does, and waits for the page that it leads to.
     pub async fn follow(&self, selector: &str) {
-        self.seen.lock().unwrap().retain(|event| event["method"] != "Page.loadEventFired");
+        let before: Vec<Value> = self.loaders();
         self.click(selector).await;
-        self.loaded(selector).await;
+        self.loaded(|event| !before.contains(&event["params"]["loaderId"]), selector).await;
+    }
+
+    /// The pages that have been begun so far.
+    fn loaders(&self) -> Vec<Value> {
+        let seen = self.seen.lock().unwrap();
+        let begun = seen.iter().filter(|event| event["method"] == "Page.lifecycleEvent");
+        begun.map(|event| event["params"]["loaderId"].clone()).collect()
     }
 
     /// Clicks without expecting another page.

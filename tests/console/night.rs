@@ -2,7 +2,6 @@
 //!
 //! Everything is made by the commands that workers give, by a clock that is moved through the day.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -311,7 +310,7 @@ impl Night {
         timeout.stack = Some("TimeoutError: no answer within 10 s\n    at Carrier.ship (carrier.js:88:15)\n    at async Task.run (worker.js:41:9)\n    at async main (worker.js:12:3)".into());
         let timeout_story = exhausted(&timeout, Vec::new());
         for (index, part) in (0..letters).collect::<Vec<_>>().chunks(letters.div_ceil(8).max(1)).enumerate() {
-            let ago = [20, 50, 80, 140, 200, 260, 340, 420][index.min(7)] * MINUTE;
+            let ago = [420, 340, 260, 200, 140, 80, 50, 20][index.min(7)] * MINUTE;
             let began = now - ago - 91 * MINUTE;
             let specs = part.iter().map(|i| {
                 let shop = format!("s-{:02}", i % 7 + 1);
@@ -448,9 +447,4 @@ fn runs(answers: Vec<Answer>) -> Vec<(String, i64, Stamp)> {
         other => panic!("expected a run, found {other:?}"),
     };
     answers.into_iter().map(run).collect()
-}
-
-/// Labels by name.
-pub fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }

@@ -246,7 +246,7 @@ fn shown(attachment: &AttachmentHead, href: &str, l: Lang) -> Markup {
     let is_picture = SHOWN_IN_PLACE.contains(&attachment.media_type.as_str());
     html! {
         @match (&attachment.link, attachment.is_kept) {
-            (Some(link), _) => figure.file { figcaption { (name) " " span.muted { (l.kept_elsewhere()) } code { (line(link, 300)) } } },
+            (Some(link), _) => figure.file { figcaption { (name) " " span.muted { (l.kept_elsewhere()) " " } code { (line(link, 300)) } } },
             (None, false) => figure.file { figcaption { (name) " " span.muted { (bytes(attachment.size)) " · " (l.too_large()) } } },
             (None, true) if is_picture => figure.picture {
                 a href=(href) { img src=(href) alt=(line(&attachment.name, 80)) loading="lazy"; }
