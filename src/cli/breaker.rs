@@ -12,6 +12,7 @@ use super::confirm::Consent;
 use super::context::Context;
 use super::exit::{self, Exit};
 use super::output::{Entry, Listing, ago, ahead, time, time_or_null};
+use super::people::user;
 
 /// Look at circuit breakers, open and close them
 #[derive(Debug, Subcommand)]
@@ -104,16 +105,6 @@ async fn say(context: &Context, word: Word, open: bool) -> anyhow::Result<Exit> 
     let done = if open { "opened" } else { "closed" };
     context.say(format!("{done}: {key}; {waiting} tasks wait for it"));
     Ok(Exit::Done)
-}
-
-/// Who says so.
-fn user() -> String {
-    if let Some(name) = std::env::var("USER").ok().filter(|name| !name.trim().is_empty()) {
-        return name;
-    }
-    // SAFETY: getuid takes nothing, touches no memory and cannot fail.
-    let uid = unsafe { libc::getuid() };
-    format!("uid {uid}")
 }
 
 async fn list(context: &Context) -> anyhow::Result<Exit> {

@@ -1,18 +1,18 @@
 //! `redeliver dlq …`: dead letters, as the store has them.
 
 use clap::Subcommand;
-use redeliver::dead_letter;
-use redeliver::store::{Store, Urgency};
-use redeliver::task::{Answer, Command, Status};
+use redeliver::store::Store;
+use redeliver::task::Status;
+use redeliver::{dead_letter, desk};
 use serde_json::json;
 
 use super::confirm::Consent;
 use super::context::Context;
 use super::exit::{self, Exit};
 use super::filter::{FilterArgs, PageArgs};
+use super::letters::{Choice, Tally};
 use super::output::{Entry, Listing};
-use super::replay::{self, Choice, Rate};
-use super::{pager, task, view, wait};
+use super::{groups, order, pager, task, view, wait};
 
 /// Look at dead letters and decide what becomes of them
 #[derive(Debug, Subcommand)]
@@ -39,25 +39,33 @@ pub enum Verb {
         #[arg(long, value_name = "DIR")]
         attachments: Option<std::path::PathBuf>,
     },
+    /// Count dead letters by what they have in common, largest group first
+    #[command(after_help = "Examples:
+  redeliver dlq groups
+  redeliver dlq groups --by label.shop --type order.ship --since 1d
+  redeliver dlq groups -o json | jq '.items[] | select(.trend == \"growing\") | .key'
+
+The trend is by the last 24 hours: new (the oldest letter died within a day), growing (more than twice the pace), steady, or
+quiet (none for two to three hours).")]
+    Groups(Box<groups::Args>),
+    /// Write an owner and a note at a group, for those who come after
+    #[command(after_help = "Examples:
+  redeliver dlq note v1-0123456789abcdef --owner ana --note 'the carrier mends it, ticket 4711'
+  redeliver dlq note shop-7 --by label.shop --clear")]
+    Note(groups::NoteArgs),
     /// Run dead letters again: retries start anew, history is kept
     #[command(after_help = "Examples:
   redeliver dlq replay --all --dry-run
   redeliver dlq replay --type order.ship --class timeout --rate 50/s --yes --reason 'carrier is back'
-  redeliver dlq replay order-4711 order-4712 --yes
+  redeliver dlq replay --fingerprint v1-0123456789abcdef --ramp --detach --yes
+  redeliver dlq replay order-4711 --edit-payload '[{\"op\":\"replace\",\"path\":\"/zip\",\"value\":\"8001\"}]' --dry-run
   redeliver dlq list --text 'proxy' --all -o name | redeliver dlq replay - --yes
 
-Prints {matched, replayed, skipped: {reason: n}}. What it is about is decided once, at the start. malformed and
-duplicate_conflict letters cannot run as they are and are skipped as not_replayable.
-Exits 0 when all were replayed, 3 when some were skipped.")]
-    Replay {
-        #[command(flatten)]
-        choice: Box<Choice>,
-        /// At most so many a second, minute or hour: `50/s`, `300/min`
-        #[arg(long, value_name = "N/s")]
-        rate: Option<Rate>,
-        #[command(flatten)]
-        consent: Consent,
-    },
+Makes a replay job of the letters that match at the start, never more, and puts them to run; see `redeliver replay`. Prints
+{matched, replayed, skipped: {reason: n}}. malformed and duplicate_conflict letters cannot run as they are and are skipped as
+not_replayable, unless --edit-payload makes something of them: there it is about the whole submission.
+Exits 0 when all were replayed, 3 when some were skipped or the job stopped itself.")]
+    Replay(Box<order::Args>),
     /// Throw dead letters away, with a reason
     #[command(after_help = "Examples:
   redeliver dlq discard --type report.render --reason 'reports of 2024 are not needed' --yes
@@ -91,16 +99,13 @@ impl Verb {
     /// [`Exit::Refused`] without consent, [`Exit::Usage`] without a choice or a reason.
     pub fn can_run(&self) -> anyhow::Result<()> {
         match self {
-            Verb::Replay { choice, consent, .. } => {
-                choice.is_made()?;
-                consent.can_be_had()
-            }
+            Verb::Replay(args) => args.can_run(),
             Verb::Discard { choice, consent } => {
                 choice.is_made()?;
                 consent.needed_reason()?;
                 consent.can_be_had()
             }
-            Verb::List { .. } | Verb::Show { .. } | Verb::Sync { .. } => Ok(()),
+            Verb::List { .. } | Verb::Groups(_) | Verb::Note(_) | Verb::Show { .. } | Verb::Sync { .. } => Ok(()),
         }
     }
 }
@@ -121,7 +126,9 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
             }
             context.bound("the store", task::show(context, &*store, &id, attachments.as_deref())).await?
         }
-        Verb::Replay { choice, rate, consent } => replay::replay(context, store, &choice, rate, &consent).await,
+        Verb::Groups(args) => context.bound("the store", groups::list(&args, context, &*store)).await?,
+        Verb::Note(args) => context.bound("the store", groups::note(args, context, &*store)).await?,
+        Verb::Replay(args) => order::run(&args, context, store).await,
         Verb::Discard { choice, consent } => discard(context, &*store, &choice, &consent).await,
         Verb::Sync { queues, consent } => sync(context, &*store, &queues, &consent).await,
     }
@@ -135,34 +142,27 @@ async fn list(context: &Context, store: &dyn Store, filter: &FilterArgs, page: &
 
 async fn discard(context: &Context, store: &dyn Store, choice: &Choice, consent: &Consent) -> anyhow::Result<Exit> {
     let reason = consent.needed_reason()?;
-    let mut tally = replay::Tally::new("discarded");
-    let chosen = replay::choose(context, store, choice, &mut tally).await?;
-    if consent.dry_run {
-        tally.done = chosen.len();
-        return tally.print(context, true);
+    let now = store.now();
+    let mut filter = choice.to_filter(now)?;
+    // What dies while a person thinks it over is not meant.
+    filter.until = Some(filter.until.map_or(now + 1, |until| until.min(now + 1)));
+    let look = desk::discard_chosen(store, &filter, choice.limit(), reason, true);
+    let mut found = context.bound("the store", look).await??;
+    if !consent.dry_run && found.discarded > 0 {
+        consent.ask(&format!("Throw {} dead letters away?", found.discarded))?;
+        tracing::info!(tasks = found.discarded, reason, "discarding");
+        found = desk::discard_chosen(store, &filter, choice.limit(), reason, false).await?;
     }
-    if chosen.is_empty() {
-        return tally.print(context, false);
-    }
-    consent.ask(&format!("Throw {} dead letters away?", chosen.len()))?;
-    tracing::info!(tasks = chosen.len(), reason, "discarding");
-    for chunk in chosen.chunks(replay::BATCH) {
-        let commands = chunk
-            .iter()
-            .map(|letter| Command::Discard {
-                id: letter.id.clone(),
-                generation: letter.generation,
-                note: Some(reason.to_owned()),
-            })
-            .collect();
-        for answer in context.bound("the store", store.apply(Urgency::Normal, commands)).await?? {
-            match answer {
-                Answer::Done => tally.done += 1,
-                other => tally.skip(replay::why_skipped(&other)),
-            }
-        }
-    }
-    tally.print(context, false)
+    let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let tally = Tally {
+        verb: "discarded",
+        done: count(found.discarded),
+        skipped: found.skipped.into_iter().map(|(why, n)| (why, count(n))).collect(),
+        by_id: !filter.ids.is_empty(),
+        dry_run: consent.dry_run,
+        ..Tally::default()
+    };
+    tally.print(context)
 }
 
 async fn sync(context: &Context, store: &dyn Store, queues: &[String], consent: &Consent) -> anyhow::Result<Exit> {

@@ -18,11 +18,15 @@ mod doctor;
 mod exit;
 mod explain;
 mod filter;
+mod groups;
+mod letters;
 mod limit;
 mod logging;
 mod man;
+mod order;
 mod output;
 mod pager;
+mod people;
 mod policy;
 mod publish;
 mod queue;
@@ -121,6 +125,8 @@ enum Command {
     #[command(subcommand)]
     Dlq(dlq::Verb),
     #[command(subcommand)]
+    Replay(replay::Verb),
+    #[command(subcommand)]
     Queue(queue::Verb),
     #[command(subcommand)]
     Breaker(breaker::Verb),
@@ -201,6 +207,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
             verb.can_run()?;
             dlq::run(verb, &data(Vec::new())?).await
         }
+        Command::Replay(verb) => replay::run(verb, &data(Vec::new())?).await,
         Command::Queue(verb) => {
             let context = data(Vec::new())?;
             context.bound("the store or the broker", queue::run(verb, &context)).await?

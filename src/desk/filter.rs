@@ -191,6 +191,33 @@ pub struct FilterError {
 const MOST_VALUES: usize = 10_000;
 
 impl FilterText {
+    /// The text that means `filter`, for those who look at it later: points in time instead of lengths.
+    pub fn of(filter: &Filter) -> FilterText {
+        let words = |comparison| match comparison {
+            Comparison::Less => "<",
+            Comparison::AtMost => "<=",
+            Comparison::Equal => "=",
+            Comparison::AtLeast => ">=",
+            Comparison::More => ">",
+        };
+        FilterText {
+            types: filter.types.iter().map(|pattern| pattern.as_str().to_owned()).collect(),
+            labels: filter.labels.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            statuses: filter.statuses.iter().map(|status| status.as_str().to_owned()).collect(),
+            reasons: filter.reasons.iter().map(|reason| reason.as_str().to_owned()).collect(),
+            classes: filter.classes.clone(),
+            codes: filter.codes.clone(),
+            http_statuses: filter.http_statuses.clone(),
+            fingerprints: filter.fingerprints.clone(),
+            queues: filter.queues.clone(),
+            ids: filter.ids.clone(),
+            since: filter.since.map(super::time),
+            until: filter.until.map(super::time),
+            attempts: filter.attempts.map(|(comparison, number)| format!("{}{number}", words(comparison))),
+            text: filter.text.clone(),
+        }
+    }
+
     /// Whether nothing restricts.
     pub fn is_empty(&self) -> bool {
         *self == FilterText::default()

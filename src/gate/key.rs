@@ -180,9 +180,15 @@ impl Gates {
             if !text.is_empty() {
                 text.push(',');
             }
-            text.push_str(&encode(&word.to_string()));
+            match word {
+                Word::Label(name) => {
+                    text.push_str("label.");
+                    encode_into(&mut text, name);
+                }
+                word => text.push_str(&word.to_string()),
+            }
             text.push('=');
-            text.push_str(&encode(value));
+            encode_into(&mut text, value);
         }
         Some(text)
     }
@@ -198,8 +204,15 @@ pub fn gate_value(key: &str, dimension: &str) -> Option<String> {
 
 /// The key of a gate.
 fn key(kind: &str, name: &str, values: &str) -> String {
-    let name = encode(name);
-    if values.is_empty() { format!("{kind}/{name}") } else { format!("{kind}/{name}/{values}") }
+    let mut key = String::with_capacity(kind.len() + name.len() + values.len() + 8);
+    key.push_str(kind);
+    key.push('/');
+    encode_into(&mut key, name);
+    if !values.is_empty() {
+        key.push('/');
+        key.push_str(values);
+    }
+    key
 }
 
 /// A key that names no breaker.
@@ -230,16 +243,24 @@ fn listed(known: &[String]) -> String {
 /// Keeps what separates the parts of a key out of the parts.
 fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '%' => encoded.push_str("%25"),
-            '/' => encoded.push_str("%2F"),
-            ',' => encoded.push_str("%2C"),
-            '=' => encoded.push_str("%3D"),
-            c => encoded.push(c),
-        }
-    }
+    encode_into(&mut encoded, text);
     encoded
+}
+
+fn encode_into(encoded: &mut String, text: &str) {
+    let mut rest = text;
+    while let Some(at) = rest.find(['%', '/', ',', '=']) {
+        let (plain, special) = rest.split_at(at);
+        encoded.push_str(plain);
+        encoded.push_str(match special.as_bytes()[0] {
+            b'%' => "%25",
+            b'/' => "%2F",
+            b',' => "%2C",
+            _ => "%3D",
+        });
+        rest = &special[1..];
+    }
+    encoded.push_str(rest);
 }
 
 /// Takes [`encode`] back. What it never writes stays as it is.

@@ -7,7 +7,7 @@ use crate::policy::TopicPattern;
 use crate::task::Millis;
 
 /// What a gate looks at in a task to find its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Subject<'a> {
     /// The task's type.
     pub task_type: &'a str,

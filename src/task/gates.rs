@@ -1,7 +1,7 @@
 //! A task's way through the gates, inside the transitions: all of them or none at a claim, its places back at every way out,
 //! its outcome to the breakers (§4.3).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use crate::gate::{self, Evidence, Gates, Look, RuleOf, Subject, Turn, Way, WhenOpen, pause_stops};
 
@@ -21,31 +21,32 @@ impl Rows {
     /// The gates whose state the commands need, as far as the loaded tasks tell.
     pub fn gate_keys(&self, commands: &[Command]) -> BTreeSet<String> {
         let mut keys = BTreeSet::new();
-        let claim = |gates: &Gates, task: &Task, keys: &mut BTreeSet<String>| {
-            keys.extend(way(gates, task).gates.into_iter().map(|gate| gate.key));
+        // Most tasks of a batch go a way that one before them went.
+        let mut asked = HashSet::new();
+        let mut ask = |gates: &Gates, subject, retry, keys: &mut BTreeSet<String>| {
+            if !gates.is_empty() && asked.insert((std::ptr::from_ref(gates), subject, retry)) {
+                keys.extend(gates.way(subject, retry).gates.into_iter().map(|gate| gate.key));
+            }
         };
         for command in commands {
             match command {
                 Command::Claim { id, claimant: Some(claimant), .. } | Command::Admit { id, claimant, .. } => {
                     if let Some(task) = self.get(id) {
-                        claim(&claimant.gates, task, &mut keys);
+                        ask(&claimant.gates, subject(task), is_retry(task.stamp()), &mut keys);
                     }
                 }
                 Command::Submit(new) => {
                     let Some(claimant) = &new.claimant else { continue };
-                    if claimant.gates.is_empty() {
-                        continue;
-                    }
                     if let Some(known) = self.known(new) {
-                        claim(&claimant.gates, known, &mut keys);
+                        ask(&claimant.gates, subject(known), is_retry(known.stamp()), &mut keys);
                     }
                     let subject =
                         Subject { task_type: &new.spec.task_type, queue: &new.queue, labels: &new.spec.labels };
-                    keys.extend(claimant.gates.way(subject, false).gates.into_iter().map(|gate| gate.key));
+                    ask(&claimant.gates, subject, false, &mut keys);
                 }
                 Command::Settle { id, settlement, .. } | Command::Lost { id, settlement, .. } => {
                     if let Some(task) = self.get(id) {
-                        claim(&settlement.gates, task, &mut keys);
+                        ask(&settlement.gates, subject(task), is_retry(task.stamp()), &mut keys);
                     }
                 }
                 _ => {}
@@ -167,8 +168,11 @@ fn is_retry(stamp: Stamp) -> bool {
 }
 
 fn way<'g>(gates: &'g Gates, task: &Task) -> Way<'g> {
-    let subject = Subject { task_type: &task.spec.task_type, queue: task.queue(), labels: &task.spec.labels };
-    gates.way(subject, is_retry(task.stamp()))
+    gates.way(subject(task), is_retry(task.stamp()))
+}
+
+fn subject(task: &Task) -> Subject<'_> {
+    Subject { task_type: &task.spec.task_type, queue: task.queue(), labels: &task.spec.labels }
 }
 
 fn evidence<'d>(decision: &'d Decision, ignore: &[String]) -> Evidence<'d> {

@@ -259,8 +259,14 @@ impl Rows {
     }
 
     pub(super) fn set_gate(&mut self, key: &str, state: GateState) {
-        self.changed_gates.insert(key.to_owned());
-        self.gates.insert(key.to_owned(), state);
+        // A batch changes the same few gates again and again.
+        if !self.changed_gates.contains(key) {
+            self.changed_gates.insert(key.to_owned());
+        }
+        match self.gates.get_mut(key) {
+            Some(known) => *known = state,
+            None => _ = self.gates.insert(key.to_owned(), state),
+        }
     }
 
     /// The task that a submission already is, by its hash, its id or its key.

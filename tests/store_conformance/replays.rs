@@ -152,7 +152,6 @@ conformance! {
         assert_eq!((mine.job, yours.job), (first.id, second.id));
         let _ = f.store.release_items(&mine, 2, 0).await.unwrap().unwrap();
         let _ = f.store.release_items(&yours, 3, 0).await.unwrap().unwrap();
-        // One of the two that the first job runs dies again meanwhile: the second must not take it.
         let _ = f.store.release_items(&mine, 3, 0).await.unwrap().unwrap();
         assert_eq!((counts(&f, first.id).await.replayed, counts(&f, second.id).await.replayed), (2, 1));
         assert_eq!(counts(&f, first.id).await.skipped, BTreeMap::from([("not_dead".to_owned(), 1)]));

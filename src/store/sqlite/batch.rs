@@ -55,11 +55,12 @@ pub(super) fn apply(
     let answers = commands.iter().map(|command| rows.apply(command.clone(), now, &context.settings)).collect();
     let changes = rows.take_changes();
     context.writes.save(conn, &changes)?;
-    changes.created.into_iter().chain(changes.updated).for_each(|task| context.running.written(task));
+    context.running.wrote(changes);
     Ok(answers)
 }
 
-fn load(conn: &Connection, context: &Context, commands: &[Command], now: Millis) -> Result<Rows, Fault> {
+#[expect(clippy::redundant_closure, reason = "the functions themselves are not general enough over a row's lifetime")]
+fn load(conn: &Connection, context: &mut Context, commands: &[Command], now: Millis) -> Result<Rows, Fault> {
     let mut needs = Needs::default();
     for command in commands {
         needs.add(command);
@@ -90,9 +91,10 @@ fn load(conn: &Connection, context: &Context, commands: &[Command], now: Millis)
         ..Needs::default()
     };
     load_rows(conn, context, &made, &mut rows, now)?;
-    let gates = rows.gate_keys(commands);
+    let gates = context.running.load_gates(rows.gate_keys(commands), &mut rows);
     if !gates.is_empty() {
         ledgers::gates(conn, &gates, &mut rows)?;
+        context.running.read_gates(gates, &rows);
     }
     Ok(rows)
 }

@@ -263,7 +263,10 @@ impl Writer {
         &mut self,
         work: impl FnOnce(&Connection, &mut Context, Millis) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
-        self.transaction(work).map_err(|failed| failed.into_error(&self.path))
+        let done = self.transaction(work);
+        // It may have written what is remembered.
+        self.context.running.forget_all();
+        done.map_err(|failed| failed.into_error(&self.path))
     }
 
     fn transaction<T>(

@@ -1,18 +1,19 @@
 //! Several processes on one file, and processes that die.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command as Process, Stdio};
 use std::sync::Arc;
 
+use redeliver::gate::{Gates, LimitKind, LimitRule, Per, Rate};
 use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
 use redeliver::store::{Filter, Pause, Store, Urgency};
-use redeliver::task::{Answer, Command, Decision, NewTask, Settings, Stamp, Status};
+use redeliver::task::{Answer, Claimant, Command, Decision, NewTask, Settings, Stamp, Status};
 use sqlx::{Connection, Executor};
 
 use super::{open, open_with, stranger};
-use crate::fixture::{claim, file_in, new_task, settle, submit, url_in};
+use crate::fixture::{claim, claimant, file_in, new_task, settle, submit, url_in};
 
 const PART: &str = "REDELIVER_TEST_PART";
 const STORE: &str = "REDELIVER_TEST_STORE";
@@ -218,4 +219,31 @@ async fn many_callers_at_once_each_get_their_own_answers() {
     let counts = store.count(&Filter::default()).await.unwrap();
     assert_eq!(counts.into_iter().collect::<Vec<_>>(), [(Status::Succeeded, 350)]);
     assert!(url_in(&folder).starts_with("sqlite:///"));
+}
+
+#[tokio::test]
+async fn a_limit_that_two_processes_use_in_turn_counts_the_starts_of_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (open(&folder).await, open(&folder).await);
+    let kind = LimitKind::Rate { rate: Rate { count: 1, per_ms: 3_600_000 }, burst: 4 };
+    let all = LimitRule { name: "all".into(), per: Per(Vec::new()), calls: true, kind };
+    let gates = Arc::new(Gates { limits: vec![all], ..Gates::default() });
+    let come = |id: &str| {
+        let claimant = Claimant { gates: Arc::clone(&gates), ..claimant() };
+        vec![submit(NewTask { claimant: Some(claimant), ..new_task(id) })]
+    };
+    let mut started = 0;
+    // Each has seen the gate, and that it holds nobody, before the other uses it and fills it.
+    for n in 0..4 {
+        for (store, name) in [(&one, "one"), (&two, "two")] {
+            let answer = store.apply(Urgency::Normal, come(&format!("{name}-{n}"))).await.unwrap().remove(0);
+            match answer {
+                Answer::Run(_) => started += 1,
+                Answer::Held { by } => assert_eq!(by, "limit/all"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(started, 4);
+    assert_eq!(one.held_counts().await.unwrap(), BTreeMap::from([("limit/all".to_owned(), 4)]));
 }
