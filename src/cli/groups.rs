@@ -45,9 +45,9 @@ pub struct NoteArgs {
     consent: Consent,
 }
 
-const COLUMNS: [&str; 7] = ["group", "count", "trend", "last", "24h", "types", "error"];
+const COLUMNS: [&str; 6] = ["group", "count", "trend", "last", "24h", "error"];
 /// So that a line fits a hundred columns.
-const LONGEST_ERROR: usize = 60;
+const LONGEST_ERROR: usize = 75;
 
 /// `redeliver dlq groups`
 ///
@@ -83,8 +83,7 @@ fn entry(group: &GroupDocument, now: i64) -> Entry {
         group.trend.as_str().to_owned(),
         ago(last, now),
         sparkline(&group.hourly),
-        types,
-        cut(&format!("{owner}{class}{code}: {message}"), LONGEST_ERROR),
+        cut(&format!("{owner}{types} {class}{code}: {message}"), LONGEST_ERROR),
     ];
     Entry { name: group.key.clone().unwrap_or_default(), cells, json: to_json(group) }
 }
