@@ -68,7 +68,7 @@ struct Done {
 
 impl App {
     /// Who may see what of a payload.
-    fn mask<'c>(&'c self, principal: &Principal) -> Mask<'c> {
+    pub(crate) fn mask<'c>(&'c self, principal: &Principal) -> Mask<'c> {
         if principal.may(Role::Editor) { Mask::none() } else { Mask::of(&self.console.masked) }
     }
 
@@ -77,12 +77,12 @@ impl App {
         found.ok_or_else(|| Problem::not_found(format!("there is no task {id:?}")))
     }
 
-    fn waker(&self) -> Waker {
+    pub(crate) fn waker(&self) -> Waker {
         Waker::new(Arc::clone(&self.store), self.broker.clone())
     }
 
     /// Tells the audit. A change whose entry cannot be written is answered as a problem, so that somebody looks.
-    async fn told(&self, entry: AuditEntry) -> Result<(), Problem> {
+    pub(crate) async fn told(&self, entry: AuditEntry) -> Result<(), Problem> {
         let action = entry.action.clone();
         self.store.record(entry).await.map(drop).map_err(|error| {
             tracing::error!(%error, action, "a change was made and the audit could not be told");
