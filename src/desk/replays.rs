@@ -122,7 +122,7 @@ impl ReplayDocument {
             edit_payload: job.edit.as_deref().and_then(|patch| serde_json::from_str(patch).ok()),
             stage_percent,
             counts: CountsDocument::of(&job.counts),
-            time_left_ms: left.filter(|_| job.state == ReplayState::Running),
+            time_left_ms: left.filter(|_| job.state == ReplayState::Running && job.counts.waiting > 0),
             worker: job.worker.clone(),
             changed_by: job.changed_by.clone(),
             changed_at: time(job.changed_at),

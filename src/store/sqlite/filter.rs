@@ -18,6 +18,9 @@ use crate::task::{Status, Task};
 
 /// Rows fetched at once while wildcards are checked here.
 const CHUNK: usize = 500;
+/// The newest dead letters that are looked through one by one before all of them are asked by their index: where most match, a page is
+/// full by then, and asking all of them for every page of a long list would cost more.
+const NEWEST: i64 = 1_000;
 
 /// A part of the table that one index covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,12 +194,7 @@ pub(super) async fn list(
     loop {
         let mut rows = Vec::new();
         for walk in &walks {
-            let mut query = QueryBuilder::new(concat!("SELECT seq, ", state!(), ", ", spec!(), " FROM tasks"));
-            walk.push(&mut query, filter);
-            query.push(" AND seq < ").push_bind(before);
-            push_conditions(&mut query, filter, *walk);
-            query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit(chunk));
-            rows.extend(query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))?);
+            rows.extend(page_of(store, filter, *walk, before, chunk).await?);
         }
         // Each walk is in order; together they have to be brought into it.
         let seq = |row: &SqliteRow| row.try_get_unchecked::<i64, _>(0).unwrap_or(0);
@@ -216,6 +214,43 @@ pub(super) async fn list(
     Ok(Page { items: found.into_iter().map(|(_, task)| task).collect(), next })
 }
 
+/// Adds the rows of a page of one walk, newest first, at most `chunk`, all with `seq` before `before`.
+async fn page_of(
+    store: &SqliteStore,
+    filter: &Filter,
+    walk: Walk,
+    before: i64,
+    chunk: usize,
+) -> Result<Vec<SqliteRow>, StoreError> {
+    let fetch = async |mut query: QueryBuilder<Sqlite>| {
+        query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))
+    };
+    let select = || QueryBuilder::new(concat!("SELECT seq, ", state!(), ", ", spec!(), " FROM tasks"));
+    let mut query = select();
+    if walk != Walk::Status(Status::Dead) || only_statuses(filter) {
+        walk.push(&mut query, filter);
+        query.push(" AND seq < ").push_bind(before);
+        push_conditions(&mut query, filter, walk);
+        query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit(chunk));
+        return fetch(query).await;
+    }
+    query.push(" WHERE seq IN (SELECT seq FROM tasks");
+    walk.push(&mut query, filter);
+    query.push(" AND seq < ").push_bind(before).push(" ORDER BY seq DESC LIMIT ").push_bind(NEWEST).push(")");
+    push_conditions(&mut query, filter, walk);
+    query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit(chunk));
+    let rows = fetch(query).await?;
+    if rows.len() >= chunk {
+        return Ok(rows);
+    }
+    let mut query = select();
+    query.push(" WHERE seq IN (SELECT seq FROM tasks INDEXED BY tasks_letters WHERE status = 'dead' AND seq < ");
+    query.push_bind(before);
+    push_conditions(&mut query, filter, walk);
+    query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit(chunk)).push(") ORDER BY seq DESC");
+    fetch(query).await
+}
+
 /// How many tasks match, by status; a status that none has is left out.
 pub(super) async fn count(store: &SqliteStore, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError> {
     let mut counts = BTreeMap::new();
@@ -231,7 +266,13 @@ pub(super) async fn count(store: &SqliteStore, filter: &Filter) -> Result<BTreeM
         } else {
             "SELECT status, count(*), '' FROM tasks"
         });
-        walk.push(&mut query, filter);
+        match walk {
+            // Here something is asked for besides the status, and all of it is in the index of letters.
+            Walk::Status(Status::Dead) => {
+                query.push(" INDEXED BY tasks_letters WHERE status = 'dead'");
+            }
+            _ => walk.push(&mut query, filter),
+        }
         push_conditions(&mut query, filter, walk);
         query.push(if by_type { " GROUP BY status, type" } else { " GROUP BY status" });
         for row in query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))? {

@@ -75,8 +75,8 @@ impl Kind {
 #[derive(Default)]
 struct Gathered {
     group: LetterGroup,
-    /// Its kinds with the newest letters, newest first.
-    newest: Vec<(Millis, Value)>,
+    /// Its kinds, as JSON, with the time of the newest letter of each.
+    newest: HashMap<String, Millis>,
 }
 
 /// The label's value, as an expression; NULL where no label is asked for.
@@ -128,19 +128,19 @@ pub(super) async fn groups(
     };
     let Some(filter) = filter else { return Ok(Vec::new()) };
     let first_hour = now.div_euclid(HOUR_MS) - hours() + 1;
-    let (all, recent) = tokio::try_join!(counts(store, by, &filter), hourly(store, by, &filter, first_hour))?;
-
     let mut groups: HashMap<Option<String>, Gathered> = HashMap::new();
-    for row in &all {
-        let (kind, count, first, last, appointed) = store.read(row, |columns| {
+    for row in &counts(store, by, &filter, first_hour).await? {
+        let (kind, hour, count, first, last, appointed) = store.read(row, |columns| {
             let kind = Kind::read(columns)?;
-            let (count, first, last): (i64, Option<i64>, Option<i64>) =
-                (columns.next()?, columns.next()?, columns.next()?);
-            Ok((kind, count, first, last, columns.next::<Option<Millis>>()?))
+            let (hour, count): (Option<i64>, i64) = (columns.next()?, columns.next()?);
+            let (first, last): (Option<Millis>, Option<Millis>) = (columns.next()?, columns.next()?);
+            Ok((kind, hour, count, first, last, columns.next::<Option<Millis>>()?))
         })?;
         let key = kind.key(by);
         let gathered = groups.entry(key.clone()).or_default();
-        gathered.newest.push((last.unwrap_or(0), kind.json()));
+        let last = last.unwrap_or(0);
+        let newest = gathered.newest.entry(kind.json().to_string()).or_insert(last);
+        *newest = last.max(*newest);
         let group = &mut gathered.group;
         if group.count == 0 {
             group.first_died_at = Millis::MAX;
@@ -148,8 +148,11 @@ pub(super) async fn groups(
         }
         group.count += count;
         group.first_died_at = group.first_died_at.min(first.unwrap_or(0));
-        group.last_died_at = group.last_died_at.max(last.unwrap_or(0));
+        group.last_died_at = group.last_died_at.max(last);
         group.next_replay_at = [group.next_replay_at, appointed].into_iter().flatten().min();
+        if let Some(place) = hour.and_then(|hour| usize::try_from(hour - first_hour).ok()) {
+            group.hourly[place.min(GROUP_HOURS - 1)] += count;
+        }
         *group.types.entry(kind.task_type).or_insert(0) += count;
         *group.reasons.entry(kind.reason).or_insert(0) += count;
         if let Some(class) = kind.class {
@@ -159,15 +162,6 @@ pub(super) async fn groups(
             *group.codes.entry(code).or_insert(0) += count;
         }
         group.fingerprints.extend(kind.fingerprint.filter(|print| !print.is_empty()));
-    }
-    for row in &recent {
-        let (kind, hour, count) =
-            store.read(row, |columns| Ok((Kind::read(columns)?, columns.next::<i64>()?, columns.next::<i64>()?)))?;
-        let place = usize::try_from((hour - first_hour).min(hours() - 1)).unwrap_or(0);
-        // A letter may have died between the two counts; then its group may be missing here.
-        if let Some(gathered) = groups.get_mut(&kind.key(by)) {
-            gathered.group.hourly[place] += count;
-        }
     }
 
     let mut groups: Vec<Gathered> = groups.into_values().collect();
@@ -184,37 +178,35 @@ fn hours() -> i64 {
     i64::try_from(GROUP_HOURS).unwrap_or(24)
 }
 
-async fn counts(store: &SqliteStore, by: &LetterGroupBy, filter: &Filter) -> Result<Vec<SqliteRow>, StoreError> {
-    let mut query = QueryBuilder::new("SELECT ");
-    query.push(KIND).push(", ");
-    push_label(&mut query, by);
-    query.push(" AS label, count(*), min(ended_at), max(ended_at), min(wake_at)");
-    push_letters(&mut query, filter);
-    query.push(" GROUP BY ").push(KIND);
-    if matches!(by, LetterGroupBy::Label(_)) {
-        query.push(", label");
-    }
-    query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))
-}
-
-/// The same by hour of death, from `first_hour` on.
-async fn hourly(
+/// The letters of each kind by hour of death, all those before `first_hour` as one. The inner counts come out in the order of the index;
+/// putting the old hours together is work on those few lines only.
+async fn counts(
     store: &SqliteStore,
     by: &LetterGroupBy,
     filter: &Filter,
     first_hour: i64,
 ) -> Result<Vec<SqliteRow>, StoreError> {
     let mut query = QueryBuilder::new("SELECT ");
-    query.push(KIND).push(", ");
-    push_label(&mut query, by);
-    query.push(" AS label, ended_at / 3600000 AS hour, count(*)");
-    push_letters(&mut query, filter);
-    query.push(" AND ended_at / 3600000 >= ").push_bind(first_hour);
+    query.push(KIND).push(", label, max(hour, ").push_bind(first_hour - 1);
+    query.push(") AS hour_or_before, sum(letters), min(first), max(last), min(appointed) FROM (");
+    push_hourly(&mut query, by, filter);
+    query.push(") GROUP BY ").push(KIND).push(", label, hour_or_before");
+    query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))
+}
+
+/// The letters of each kind by hour of death.
+fn push_hourly(query: &mut QueryBuilder<Sqlite>, by: &LetterGroupBy, filter: &Filter) {
+    query.push("SELECT ").push(KIND).push(", ");
+    push_label(query, by);
+    query.push(
+        " AS label, ended_at / 3600000 AS hour, count(*) AS letters, min(ended_at) AS first, max(ended_at) AS last, \
+         min(wake_at) AS appointed",
+    );
+    push_letters(query, filter);
     query.push(" GROUP BY ").push(KIND).push(", ended_at / 3600000");
     if matches!(by, LetterGroupBy::Label(_)) {
         query.push(", label");
     }
-    query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))
 }
 
 /// The newest letters of a group are among those of the kinds with the newest letters, as many kinds as samples.
@@ -225,15 +217,16 @@ async fn add_samples(
     groups: &mut [Gathered],
 ) -> Result<(), StoreError> {
     let mut wanted = Vec::new();
-    for (index, gathered) in groups.iter_mut().enumerate() {
-        gathered.newest.sort_by_key(|(last, _)| std::cmp::Reverse(*last));
-        wanted.extend(gathered.newest.iter().take(GROUP_SAMPLES).map(|(_, kind)| json!([index, kind])));
+    for (index, gathered) in groups.iter().enumerate() {
+        let mut kinds: Vec<(&String, &Millis)> = gathered.newest.iter().collect();
+        kinds.sort_by_key(|(_, last)| std::cmp::Reverse(**last));
+        wanted.extend(kinds.into_iter().take(GROUP_SAMPLES).map(|(kind, _)| format!("[{index},{kind}]")));
     }
     let mut query = QueryBuilder::new(
         "SELECT wanted.value ->> 0, task.id, task.type, coalesce(task.ended_at, 0), task.failure_class, task.failure_code, \
          task.failure_http_status, task.failure_message FROM json_each(",
     );
-    query.push_bind(Value::Array(wanted).to_string());
+    query.push_bind(format!("[{}]", wanted.join(",")));
     query.push(") AS wanted CROSS JOIN tasks AS task ON task.seq IN (SELECT seq");
     push_letters(&mut query, filter);
     for (place, column) in KIND.split(", ").enumerate() {

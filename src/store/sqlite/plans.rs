@@ -6,6 +6,7 @@ use super::batch::LOAD;
 use super::open;
 use super::read::sql;
 use super::write::Writes;
+use super::{drive, replays, triage};
 
 async fn database() -> (tempfile::TempDir, SqliteConnection) {
     let folder = tempfile::tempdir().unwrap();
@@ -41,6 +42,12 @@ async fn no_question_of_the_scheduler_or_the_writer_reads_the_whole_table_or_sor
         sql::CACHED,
         sql::DEAD_ROWS,
         sql::DEAD_COPIES,
+        replays::ITEMS_OF,
+        replays::RUNNING,
+        drive::NEXT_ITEMS,
+        drive::UNDRIVEN,
+        drive::APPOINTED,
+        drive::DIED_AFTER,
         LOAD,
     ] {
         let steps = plan(&mut conn, query).await;
@@ -96,4 +103,22 @@ async fn states_are_written_by_id_and_never_touch_what_was_asked_for() {
     for immutable in ["payload", "labels", " type", "idempotency_key", "created_at"] {
         assert!(!update.contains(immutable), "{immutable} in {update}");
     }
+}
+
+#[tokio::test]
+async fn no_question_about_letters_or_jobs_reads_the_rows_of_tasks_that_are_not_concerned() {
+    let (_folder, mut conn) = database().await;
+    for query in [replays::COUNTS, replays::ITEMS, triage::EDITS_OF, triage::HISTORIES] {
+        let steps = plan(&mut conn, query).await;
+        assert!(!steps.iter().any(|step| step.contains("SCAN task") || step.contains("SCAN item")), "{steps:#?}");
+    }
+    let grouped = "SELECT failure_fingerprint, count(*), min(ended_at), min(wake_at) FROM tasks INDEXED BY tasks_letters \
+                   WHERE status = 'dead' AND instr(lower(failure_message), 'x') > 0 AND labels <> '' \
+                   GROUP BY failure_fingerprint, type, failure_class, failure_code, failure_http_status, dead_reason, ended_at / 3600000";
+    let steps = plan(&mut conn, grouped).await;
+    assert_eq!(
+        steps,
+        ["SCAN tasks USING COVERING INDEX tasks_letters"],
+        "in the order of the index, and out of it alone"
+    );
 }
