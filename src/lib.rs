@@ -58,6 +58,7 @@ pub mod api;
 pub mod bench;
 pub mod broker;
 pub mod config;
+pub mod console;
 pub mod dead_letter;
 pub mod demo;
 pub mod desk;

@@ -9,6 +9,8 @@ mod folder;
 mod gates;
 #[path = "cli/stats.rs"]
 mod stats;
+#[path = "cli/through.rs"]
+mod through;
 
 use folder::{Folder, Ran};
 use serde_json::Value;

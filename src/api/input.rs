@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, header};
 use serde::de::DeserializeOwned;
 
 use super::{App, FieldError, Problem};
-use crate::desk::filter::FilterError;
+use crate::desk::filter::{FilterError, FilterText};
 
 /// The most items of a page.
 pub const MOST_ITEMS: usize = 500;
@@ -33,6 +33,14 @@ pub struct Paged<T> {
     pub limit: usize,
     /// Where the page starts.
     pub cursor: Option<String>,
+}
+
+/// The query of a request that is about tasks and asks for something else too.
+pub struct Filtered<T> {
+    /// Which tasks.
+    pub filter: FilterText,
+    /// What else.
+    pub query: T,
 }
 
 type Pairs = Vec<(String, String)>;
@@ -80,6 +88,16 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Paged<T> {
             return Err(Problem::bad_request("cursor", "expected the `next` of an earlier page"));
         }
         Ok(Paged { query: read(&pairs)?, limit, cursor })
+    }
+}
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Filtered<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let (filter, rest): (Pairs, Pairs) =
+            pairs(parts)?.into_iter().partition(|(name, _)| FilterText::FIELDS.contains(&name.as_str()));
+        Ok(Filtered { filter: read(&filter)?, query: read(&rest)? })
     }
 }
 

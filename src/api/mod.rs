@@ -15,8 +15,9 @@ mod v1;
 
 pub use crate::desk::secret;
 pub use access::Principal;
+pub use input::MOST_ITEMS;
 pub use problem::{FieldError, Problem, ProblemBody};
-pub use server::{Server, pages, router};
+pub use server::{Pages, Server, router};
 pub use table::Route;
 pub use v1::table;
 

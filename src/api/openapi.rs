@@ -55,7 +55,7 @@ fn generator(settings: SchemaSettings) -> SchemaGenerator {
 
 fn operation(route: &Route, requests: &mut SchemaGenerator, answers: &mut SchemaGenerator, problem: &Schema) -> Value {
     let mut parameters = path_parameters(route.path);
-    parameters.extend(route.query.map(|query| query_parameters(query(requests))).unwrap_or_default());
+    parameters.extend(route.query.iter().flat_map(|query| query_parameters(query(requests))));
     if route.paged {
         parameters.push(json!({
             "name": "limit", "in": "query", "description": "At most so many.",

@@ -14,25 +14,28 @@ use tokio::task::JoinHandle;
 
 use super::{App, Problem, access, headers, sign_in};
 
-/// Everything that is served. `pages` is the console.
-pub fn router(app: Arc<App>, pages: Router<Arc<App>>) -> Router {
-    Router::new()
+/// The console, as the server needs it.
+pub struct Pages {
+    /// Its routes.
+    pub routes: Router<Arc<App>>,
+    /// Turns the problems that anybody answers a browser into pages.
+    pub dress: fn(Router, &Arc<App>) -> Router,
+}
+
+/// Everything that is served.
+pub fn router(app: Arc<App>, pages: Pages) -> Router {
+    let router = Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .merge(super::table::router(&app, super::v1::table()))
         .merge(sign_in::routes())
-        .merge(pages)
+        .merge(pages.routes)
         .fallback(async || Problem::not_found("there is nothing here"))
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(from_fn_with_state(Arc::clone(&app), access::guard))
         .layer(from_fn_with_state(Arc::clone(&app), headers::check_host))
-        .layer(from_fn(headers::harden))
-        .with_state(app)
-}
-
-/// The pages of the console.
-pub fn pages() -> Router<Arc<App>> {
-    Router::new()
+        .with_state(Arc::clone(&app));
+    (pages.dress)(router, &app).layer(from_fn(headers::harden))
 }
 
 /// Ready is who can ask the store.
@@ -53,7 +56,7 @@ impl Server {
     ///
     /// # Errors
     /// When the listener has no address.
-    pub fn start(listener: TcpListener, app: Arc<App>, pages: Router<Arc<App>>) -> std::io::Result<Server> {
+    pub fn start(listener: TcpListener, app: Arc<App>, pages: Pages) -> std::io::Result<Server> {
         let address = listener.local_addr()?;
         let service = router(Arc::clone(&app), pages).into_make_service_with_connect_info::<SocketAddr>();
         let stopping = app.stopping.clone();

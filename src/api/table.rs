@@ -40,7 +40,7 @@ pub struct Route {
     pub role: Option<Role>,
     /// Whether it changes something: refused by a server that is read-only, told to the audit otherwise.
     pub changes: bool,
-    pub(super) query: Option<SchemaOf>,
+    pub(super) query: Vec<SchemaOf>,
     pub(super) paged: bool,
     pub(super) headers: Vec<(&'static str, &'static str)>,
     pub(super) body: Option<(SchemaOf, bool)>,
@@ -69,7 +69,7 @@ impl Route {
             id,
             about,
             role,
-            query: None,
+            query: Vec::new(),
             paged: false,
             headers: Vec::new(),
             body: None,
@@ -119,7 +119,7 @@ impl Route {
     }
 
     pub(super) fn query<Q: JsonSchema>(mut self) -> Route {
-        self.query = Some(inline::<Q>);
+        self.query.push(inline::<Q>);
         self
     }
 

@@ -1,18 +1,18 @@
 //! `redeliver breaker …`: which keys are shut and why; a person's word.
 
-use std::collections::BTreeMap;
-
 use clap::Subcommand;
-use redeliver::gate::{Breaker, BreakerKeyError, BreakerRule, GateState, Look, PersonsWord, Phase, RuleOf, WhenOpen};
-use redeliver::store::Urgency;
-use redeliver::task::{Answer, Command, Millis};
-use serde_json::{Value, json};
+use redeliver::desk::gates::{self, BreakerDocument, WordError, WordTaken, word_of};
+use redeliver::desk::{List, to_json};
+use redeliver::gate::{BreakerKeyError, WhenOpen};
+use redeliver::task::Millis;
+use serde_json::json;
 
+use super::audit::{tell, whoami};
 use super::confirm::Consent;
-use super::context::Context;
+use super::context::{Context, Door};
 use super::exit::{self, Exit};
-use super::output::{Entry, Listing, ago, ahead, time, time_or_null};
-use super::people::user;
+use super::filter::now;
+use super::output::{Entry, Listing, ago, ahead, moment};
 
 /// Look at circuit breakers, open and close them
 #[derive(Debug, Subcommand)]
@@ -63,83 +63,69 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
 
 async fn say(context: &Context, word: Word, open: bool) -> anyhow::Result<Exit> {
     let Word { key, consent } = word;
-    let (key, rule) = context.config().gates.breaker_key(&key).map_err(|error| {
-        let exit = if matches!(error, BreakerKeyError::Unknown { .. }) { Exit::NotFound } else { Exit::Usage };
-        exit::error(exit, error.to_string())
-    })?;
-    // Waiting can be taken back, an end cannot.
-    let ends_tasks = open && rule.when_open != WhenOpen::Park;
-    if ends_tasks {
-        consent.can_be_had()?;
-    }
-    let store = context.store().await?;
-    let known = store.gates().await?.into_iter().find(|(known, _)| *known == key).map(|(_, state)| state);
-    if !open {
-        match &known {
-            Some(GateState::Breaker(breaker)) if breaker.phase == Phase::Closed => {
-                return Err(exit::error(Exit::Conflict, format!("{key} is closed already")));
+    let taken: WordTaken = match context.door().await? {
+        Door::Store(store) => {
+            let gates = &context.config().gates;
+            let (full, rule) = gates.breaker_key(&key).map_err(|error| refused(&error.into()))?;
+            // Waiting can be taken back, an end cannot.
+            if open && rule.when_open != WhenOpen::Park && !consent.dry_run {
+                consent.ask(&format!("Open {full}? Its due tasks end by {}.", word_of(rule.when_open)))?;
             }
-            Some(GateState::Breaker(_)) => {}
-            _ => {
-                let text = format!("{key} has never been open; see `redeliver breaker list`");
-                return Err(exit::error(Exit::NotFound, text));
+            let by = whoami();
+            let said = gates::say(&*store, gates, &key, open, &by, consent.reason.clone(), consent.dry_run);
+            let taken = said.await.map_err(|error| refused(&error))?;
+            if !consent.dry_run {
+                let action = if open { "breaker.open" } else { "breaker.close" };
+                tell(&*store, action, &taken.key, consent.reason, Some(taken.waiting)).await?;
             }
+            store.close().await;
+            taken
+        }
+        Door::Api(remote) => {
+            // Which of them ends tasks, the server's configuration knows.
+            if open && !consent.dry_run {
+                consent.ask(&format!("Open {key}? Where its when_open is not park, its due tasks end."))?;
+            }
+            let body = json!({ "key": key, "reason": consent.reason, "dry_run": consent.dry_run });
+            remote.post(&["breakers", if open { "open" } else { "close" }], &body).await?
+        }
+    };
+    let WordTaken { key, waiting, .. } = taken;
+    match (consent.dry_run, open) {
+        (true, _) => {
+            let verb = if open { "open" } else { "close" };
+            context.say(format!("would {verb} {key}; {waiting} tasks wait for it"));
+        }
+        (false, _) => {
+            let done = if open { "opened" } else { "closed" };
+            context.say(format!("{done}: {key}; {waiting} tasks wait for it"));
         }
     }
-    let waiting = store.held_counts().await?.get(&key).copied().unwrap_or(0);
-    let verb = if open { "open" } else { "close" };
-    if consent.dry_run {
-        context.say(format!("would {verb} {key}; {waiting} tasks wait for it"));
-        return Ok(Exit::Done);
-    }
-    if ends_tasks {
-        consent.ask(&format!("Open {key}? Its due tasks end by {}.", word_of(rule.when_open)))?;
-    }
-    let word = PersonsWord { open, by: user(), reason: consent.reason, at: store.now() };
-    let answers = store.apply(Urgency::Normal, vec![Command::Breaker { key: key.clone(), word }]).await?;
-    match answers.into_iter().next() {
-        Some(Answer::Done) => {}
-        other => return Err(exit::error(Exit::Failed, format!("{key}: the store answered {other:?}"))),
-    }
-    store.close().await;
-    let done = if open { "opened" } else { "closed" };
-    context.say(format!("{done}: {key}; {waiting} tasks wait for it"));
     Ok(Exit::Done)
 }
 
+fn refused(error: &WordError) -> anyhow::Error {
+    let exit = match error {
+        WordError::Key(BreakerKeyError::Unknown { .. }) | WordError::NeverOpen { .. } => Exit::NotFound,
+        WordError::Key(_) => Exit::Usage,
+        WordError::Closed { .. } => Exit::Conflict,
+        WordError::Refused { .. } => Exit::Failed,
+        WordError::Store(store) => exit::of_store(store),
+    };
+    let more = if matches!(error, WordError::NeverOpen { .. }) { "; see `redeliver breaker list`" } else { "" };
+    exit::error(exit, format!("{error}{more}"))
+}
+
 async fn list(context: &Context) -> anyhow::Result<Exit> {
-    let store = context.store().await?;
-    let gates = &context.config().gates;
-    let mut waiting = store.held_counts().await?;
-    let mut breakers: BTreeMap<String, Breaker> = BTreeMap::new();
-    // One that has a single key is there from the start; the keys of others are known once they have failed.
-    for gate in gates.alone() {
-        if matches!(gate.rule, RuleOf::Breaker(_)) {
-            breakers.insert(gate.key, Breaker::default());
-        }
-    }
-    for (key, state) in store.gates().await? {
-        if let GateState::Breaker(breaker) = state {
-            breakers.insert(key, breaker);
-        }
-    }
-    let now = store.now();
-    let mut rows: Vec<Row<'_>> = breakers
-        .iter()
-        .map(|(key, breaker)| {
-            let rule = match gates.rule(key) {
-                Some(RuleOf::Breaker(rule)) => Some(rule),
-                _ => None,
-            };
-            Row { key, breaker, rule, waiting: waiting.remove(key).unwrap_or(0), now }
-        })
-        .collect();
-    // What is shut is what a person looks for.
-    rows.sort_by_key(|row| row.breaker.phase == Phase::Closed);
+    let breakers = match context.door().await? {
+        Door::Store(store) => gates::breakers(&*store, &context.config().gates).await?,
+        Door::Api(remote) => remote.get::<List<BreakerDocument>>(&["breakers"], &()).await?.items,
+    };
+    let now = now();
     let mut listing = Listing::new(&COLUMNS);
-    rows.iter().for_each(|row| listing.push(row.entry()));
-    if rows.is_empty() {
-        let names: Vec<&str> = gates.breakers.iter().map(|rule| rule.name.as_str()).collect();
+    breakers.iter().for_each(|breaker| listing.push(Row { breaker, now }.entry()));
+    if breakers.is_empty() {
+        let names: Vec<&str> = context.config().gates.breakers.iter().map(|rule| rule.name.as_str()).collect();
         context.say(match names.is_empty() {
             true => "no [[breaker]] is configured".to_owned(),
             false => format!("nothing has failed yet at: {}", names.join(", ")),
@@ -150,54 +136,17 @@ async fn list(context: &Context) -> anyhow::Result<Exit> {
 }
 
 struct Row<'a> {
-    key: &'a str,
-    breaker: &'a Breaker,
-    /// `None`: the configuration has no such breaker any more, so that it stops nothing.
-    rule: Option<&'a BreakerRule>,
-    waiting: i64,
+    breaker: &'a BreakerDocument,
     now: Millis,
 }
 
 impl Row<'_> {
-    /// `open` after its cool-down counts as half open, whether or not a probe has come.
-    fn phase(&self) -> &'static str {
-        match self.breaker.phase {
-            Phase::Closed => "closed",
-            Phase::Open { until, .. } if self.breaker.is_forced_open() || self.now < until => "open",
-            Phase::Open { .. } | Phase::HalfOpen => "half_open",
-        }
-    }
-
-    fn since(&self) -> Option<Millis> {
-        match self.breaker.phase {
-            Phase::Open { since, .. } => Some(since),
-            Phase::Closed | Phase::HalfOpen => None,
-        }
-    }
-
-    fn until(&self) -> Option<Millis> {
-        match self.breaker.phase {
-            Phase::Open { until, .. } if !self.breaker.is_forced_open() => Some(until),
-            _ => None,
-        }
-    }
-
-    /// When a probe may start; `None`: none will, or only an event tells.
-    fn next_probe(&self) -> Option<Millis> {
-        if self.breaker.phase == Phase::Closed {
-            return None;
-        }
-        match self.breaker.look(self.rule?, self.now) {
-            Look::Open { .. } => Some(self.now),
-            Look::Shut { opens_at } | Look::Tripped { opens_at, .. } => opens_at,
-        }
-    }
-
-    fn next_probe_for_people(&self) -> String {
-        match self.next_probe() {
-            _ if self.breaker.phase == Phase::Closed || self.rule.is_none() => String::new(),
+    fn next_probe(&self) -> String {
+        let breaker = self.breaker;
+        match breaker.next_probe_at.as_deref().and_then(moment) {
+            _ if breaker.phase == "closed" || !breaker.configured => String::new(),
             Some(at) => ahead(at, self.now),
-            None if self.breaker.is_forced_open() => "never".into(),
+            None if breaker.forced_open => "never".into(),
             None => "one runs".into(),
         }
     }
@@ -208,76 +157,45 @@ impl Row<'_> {
             let reason = word.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
             // When it was opened stands in its own column.
             let verb = if word.open { "opened" } else { "closed" };
-            let when = if word.open { String::new() } else { format!(" {} ago", ago(word.at, self.now)) };
+            let at = moment(&word.at).unwrap_or(self.now);
+            let when = if word.open { String::new() } else { format!(" {} ago", ago(at, self.now)) };
             format!("{verb} by {}{when}{reason}", word.by)
         });
         let mut parts = Vec::new();
         match (&breaker.because, said) {
             // A word that was given before it tripped is not why.
-            (Some(because), _) if !breaker.is_forced_open() => parts.push(because.clone()),
+            (Some(because), _) if !breaker.forced_open => parts.push(because.clone()),
             (_, Some(said)) => parts.push(said),
             _ => {}
         }
         if breaker.failed_probes > 0 {
             parts.push(format!("{} {} failed", breaker.failed_probes, plural(breaker.failed_probes.into(), "probe")));
         }
-        if breaker.phase == Phase::Closed && breaker.in_a_row > 0 {
-            parts.push(format!("{} {} in a row", breaker.in_a_row, plural(breaker.in_a_row, "failure")));
+        if breaker.phase == "closed" && breaker.failures_in_a_row > 0 {
+            let count = breaker.failures_in_a_row;
+            parts.push(format!("{count} {} in a row", plural(count, "failure")));
         }
-        if self.rule.is_none() {
+        if !breaker.configured {
             parts.push("not configured any more: stops nothing".into());
         }
         parts.join("; ")
     }
 
     fn entry(&self) -> Entry {
-        let (breaker, rule) = (self.breaker, self.rule);
-        let probes = rule.map_or_else(String::new, |rule| format!("{}/{}", breaker.probes.len(), rule.probes));
+        let breaker = self.breaker;
         let cells = vec![
-            self.key.to_owned(),
-            self.phase().to_owned(),
-            self.since().map(|since| ago(since, self.now)).unwrap_or_default(),
-            self.next_probe_for_people(),
-            probes,
-            self.waiting.to_string(),
+            breaker.key.clone(),
+            breaker.phase.clone(),
+            breaker.since.as_deref().and_then(moment).map(|since| ago(since, self.now)).unwrap_or_default(),
+            self.next_probe(),
+            breaker.probes.map_or_else(String::new, |probes| format!("{}/{probes}", breaker.probes_in_use)),
+            breaker.waiting.to_string(),
             self.why(),
         ];
-        let json = json!({
-            "key": self.key,
-            "name": rule.map(|rule| &rule.name),
-            "phase": self.phase(),
-            "since": time_or_null(self.since()),
-            "until": time_or_null(self.until()),
-            "because": breaker.because,
-            "failed_probes": breaker.failed_probes,
-            "failures_in_a_row": breaker.in_a_row,
-            "forced_open": breaker.is_forced_open(),
-            "word": breaker.word.as_ref().map(word_json),
-            "probes_in_use": breaker.probes.len(),
-            "probes": rule.map(|rule| rule.probes),
-            "next_probe_at": time_or_null(self.next_probe()),
-            // How many may run at once while work returns after it closed.
-            "return_window": breaker.back.as_ref().map(|back| back.window),
-            "waiting": self.waiting,
-            "when_open": rule.map(|rule| word_of(rule.when_open)),
-            "configured": rule.is_some(),
-        });
-        Entry { name: self.key.to_owned(), cells, json }
+        Entry { name: breaker.key.clone(), cells, json: to_json(breaker) }
     }
 }
 
 fn plural(count: i64, noun: &str) -> String {
     if count == 1 { noun.to_owned() } else { format!("{noun}s") }
-}
-
-fn word_json(word: &PersonsWord) -> Value {
-    json!({ "open": word.open, "by": word.by, "reason": word.reason, "at": time(word.at) })
-}
-
-fn word_of(when_open: WhenOpen) -> &'static str {
-    match when_open {
-        WhenOpen::Park => "park",
-        WhenOpen::DeadLetter => "dead_letter",
-        WhenOpen::Fallback => "fallback",
-    }
 }

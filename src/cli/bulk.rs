@@ -1,23 +1,14 @@
 //! Commands about several named tasks: what became of each, and the exit code of all.
 
-use serde_json::json;
+use redeliver::desk::{self, Act, Fate};
+use serde_json::{Value, json};
 
-use super::context::Context;
-use super::exit::Exit;
+use super::audit;
+use super::confirm::Consent;
+use super::context::{Context, Door};
+use super::exit::{self, Exit};
 use super::output::{Entry, Listing};
-
-/// What became of one task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// As asked.
-    Done,
-    /// There is no such task.
-    NotFound,
-    /// It is in a state in which this cannot be done.
-    Conflict,
-    /// Something else went wrong.
-    Failed,
-}
+use super::wake::Waker;
 
 /// What became of each.
 #[derive(Default)]
@@ -63,6 +54,67 @@ impl Fates {
         } else {
             Exit::Conflict
         }
+    }
+}
+
+/// Does something to each task, and prints what became of it.
+///
+/// # Errors
+/// When store, broker or server do not answer.
+pub async fn act(context: &Context, what: Act, ids: &[String], consent: &Consent) -> anyhow::Result<Exit> {
+    let mut fates = Fates::default();
+    match context.door().await? {
+        Door::Store(store) => {
+            let waker = match (what, consent.dry_run) {
+                (Act::Cancel, _) | (_, true) => None,
+                _ => Some(Waker::connect(context, store.clone()).await?),
+            };
+            let none = desk::Waker::new(store.clone(), None);
+            let sender = waker.as_deref().unwrap_or(&none);
+            let note = consent.reason.as_deref();
+            let done = desk::act(&*store, sender, what, ids, note, consent.dry_run);
+            for fate in context.bound("the store or the broker", done).await?? {
+                fates.push(&fate.id, fate.fate, fate.text);
+            }
+            if !consent.dry_run {
+                let done = fates.entries.iter().filter(|(_, fate, _)| *fate == Fate::Done);
+                let done: Vec<String> = done.map(|(id, ..)| id.clone()).collect();
+                audit::of_ids(context, &*store, action(what), &done, consent.reason.clone()).await?;
+            }
+            if let Some(waker) = waker {
+                waker.close().await;
+            }
+        }
+        Door::Api(remote) => {
+            let body = json!({ "reason": consent.reason, "dry_run": consent.dry_run });
+            for id in ids {
+                let path = match what {
+                    Act::Cancel => ["tasks", id, "cancel"],
+                    Act::RunNow => ["tasks", id, "retry"],
+                    Act::Replay => ["dead-letters", id, "replay"],
+                    Act::Discard => ["dead-letters", id, "discard"],
+                };
+                let answer = context.bound("the server", remote.post::<Value>(&path, &body)).await?;
+                match answer {
+                    Ok(done) => fates.push(id, Fate::Done, done["detail"].as_str().unwrap_or_default()),
+                    Err(error) => match exit::of(&error) {
+                        Exit::NotFound => fates.push(id, Fate::NotFound, format!("{error:#}")),
+                        Exit::Conflict => fates.push(id, Fate::Conflict, format!("{error:#}")),
+                        _ => return Err(error),
+                    },
+                }
+            }
+        }
+    }
+    fates.print(context)
+}
+
+fn action(what: Act) -> &'static str {
+    match what {
+        Act::Cancel => "task.cancel",
+        Act::RunNow => "task.retry",
+        Act::Replay => "dlq.replay",
+        Act::Discard => "dlq.discard",
     }
 }
 

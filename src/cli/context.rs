@@ -15,6 +15,7 @@ use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
 use super::Globals;
 use super::exit::{self, Exit};
 use super::output::Printer;
+use super::remote::Remote;
 
 /// How long a command waits for store or broker when `--timeout` does not say.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,6 +32,15 @@ pub struct Context {
     secrets: Secrets,
     began: Instant,
     quiet: bool,
+    remote: Option<Remote>,
+}
+
+/// Where a command works.
+pub enum Door<'c> {
+    /// On the store.
+    Store(Arc<dyn Store>),
+    /// Through a running server.
+    Api(&'c Remote),
 }
 
 impl Context {
@@ -51,6 +61,7 @@ impl Context {
             timeout: globals.timeout,
             began: Instant::now(),
             quiet: globals.quiet,
+            remote: globals.api.remote()?,
         })
     }
 
@@ -111,11 +122,39 @@ impl Context {
         }
     }
 
+    /// Where the command works: through the server of `--api`, else on the store, which must exist.
+    ///
+    /// # Errors
+    /// When the store does not exist, cannot be used or does not answer.
+    pub async fn door(&self) -> anyhow::Result<Door<'_>> {
+        match &self.remote {
+            Some(remote) => Ok(Door::Api(remote)),
+            None => Ok(Door::Store(self.store().await?)),
+        }
+    }
+
+    /// The server of `--api`.
+    pub fn remote(&self) -> Option<&Remote> {
+        self.remote.as_ref()
+    }
+
+    /// Refuses where `--api` was given to a command that needs the store itself: it must not work on another one than was meant.
+    ///
+    /// # Errors
+    /// [`Exit::Usage`].
+    pub fn needs_store(&self) -> anyhow::Result<()> {
+        match &self.remote {
+            Some(_) => Err(exit::error(Exit::Usage, "this works on the store itself; leave --api out")),
+            None => Ok(()),
+        }
+    }
+
     /// The store, which must exist.
     ///
     /// # Errors
     /// When it does not exist, cannot be used or does not answer.
     pub async fn store(&self) -> anyhow::Result<Arc<dyn Store>> {
+        self.needs_store()?;
         self.bound("the store", open_store(self.config(), Missing::Refused)).await?
     }
 
@@ -124,6 +163,7 @@ impl Context {
     /// # Errors
     /// When it cannot be made or used, or does not answer.
     pub async fn store_or_new(&self) -> anyhow::Result<Arc<dyn Store>> {
+        self.needs_store()?;
         self.bound("the store", open_store(self.config(), Missing::Created)).await?
     }
 

@@ -1,18 +1,22 @@
 //! `redeliver dlq …`: dead letters, as the store has them.
 
 use clap::Subcommand;
+use redeliver::desk::Skips;
+use redeliver::desk::filter::FilterText;
 use redeliver::store::Store;
 use redeliver::task::Status;
 use redeliver::{dead_letter, desk};
 use serde_json::json;
 
+use super::audit::tell;
 use super::confirm::Consent;
-use super::context::Context;
+use super::context::{Context, Door};
 use super::exit::{self, Exit};
-use super::filter::{FilterArgs, PageArgs};
+use super::filter::{FilterArgs, PageArgs, now};
 use super::letters::{Choice, Tally};
 use super::output::{Entry, Listing};
-use super::{groups, order, pager, task, view, wait};
+use super::pager::{self, Which};
+use super::{groups, order, task, view, wait};
 
 /// Look at dead letters and decide what becomes of them
 #[derive(Debug, Subcommand)]
@@ -115,43 +119,62 @@ impl Verb {
 /// # Errors
 /// With an exit code in the chain where one fits.
 pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
-    let store = context.store().await?;
     match verb {
-        Verb::List { filter, page } => context.bound("the store", list(context, &*store, &filter, &page)).await?,
+        Verb::List { filter, page } => {
+            pager::print(context, Which::DeadLetters, &filter, &page, &view::DEAD_COLUMNS, view::dead_entry).await?;
+            Ok(Exit::Done)
+        }
         Verb::Show { id, attachments } => {
-            let found = wait::one(context, &*store, &id).await?;
-            if found.state.status != Status::Dead {
-                let text = format!("task {id:?} is {}, not dead; see `redeliver task show`", found.state.status);
+            let door = context.door().await?;
+            let found = wait::detail(context, &door, &id).await?.task;
+            if found.status != Status::Dead {
+                let text = format!("task {id:?} is {}, not dead; see `redeliver task show`", found.status);
                 return Err(exit::error(Exit::Conflict, text));
             }
-            context.bound("the store", task::show(context, &*store, &id, attachments.as_deref())).await?
+            context.bound("the store", task::show(context, &door, &id, attachments.as_deref())).await?
         }
-        Verb::Groups(args) => context.bound("the store", groups::list(&args, context, &*store)).await?,
-        Verb::Note(args) => context.bound("the store", groups::note(args, context, &*store)).await?,
-        Verb::Replay(args) => order::run(&args, context, store).await,
-        Verb::Discard { choice, consent } => discard(context, &*store, &choice, &consent).await,
-        Verb::Sync { queues, consent } => sync(context, &*store, &queues, &consent).await,
+        Verb::Groups(args) => context.bound("the store", groups::list(&args, context)).await?,
+        Verb::Note(args) => context.bound("the store", groups::note(args, context)).await?,
+        Verb::Replay(args) => order::run(&args, context).await,
+        Verb::Discard { choice, consent } => discard(context, &choice, &consent).await,
+        Verb::Sync { queues, consent } => sync(context, &*context.store().await?, &queues, &consent).await,
     }
 }
 
-async fn list(context: &Context, store: &dyn Store, filter: &FilterArgs, page: &PageArgs) -> anyhow::Result<Exit> {
-    let filter = filter.to_dead_filter(&[], store.now())?;
-    pager::print(&context.printer, store, &filter, page, &view::DEAD_COLUMNS, view::dead_entry).await?;
-    Ok(Exit::Done)
-}
-
-async fn discard(context: &Context, store: &dyn Store, choice: &Choice, consent: &Consent) -> anyhow::Result<Exit> {
+async fn discard(context: &Context, choice: &Choice, consent: &Consent) -> anyhow::Result<Exit> {
     let reason = consent.needed_reason()?;
-    let now = store.now();
+    let door = context.door().await?;
+    let now = match &door {
+        Door::Store(store) => store.now(),
+        Door::Api(_) => now(),
+    };
     let mut filter = choice.to_filter(now)?;
     // What dies while a person thinks it over is not meant.
     filter.until = Some(filter.until.map_or(now + 1, |until| until.min(now + 1)));
-    let look = desk::discard_chosen(store, &filter, choice.limit(), reason, true);
-    let mut found = context.bound("the store", look).await??;
+    let throw = async |dry_run: bool| -> anyhow::Result<Skips> {
+        match &door {
+            Door::Store(store) => {
+                let found = desk::discard_chosen(&**store, &filter, choice.limit(), reason, dry_run).await?;
+                if !dry_run {
+                    let target = desk::to_json(&FilterText::of(&filter)).to_string();
+                    let count = i64::try_from(found.discarded).ok();
+                    tell(&**store, "dlq.discard", target, Some(reason.to_owned()), count).await?;
+                }
+                Ok(found)
+            }
+            Door::Api(remote) => {
+                let body = json!({
+                    "filter": FilterText::of(&filter), "limit": choice.limit(), "reason": reason, "dry_run": dry_run,
+                });
+                remote.post(&["discards"], &body).await
+            }
+        }
+    };
+    let mut found = context.bound("the store", throw(true)).await??;
     if !consent.dry_run && found.discarded > 0 {
         consent.ask(&format!("Throw {} dead letters away?", found.discarded))?;
         tracing::info!(tasks = found.discarded, reason, "discarding");
-        found = desk::discard_chosen(store, &filter, choice.limit(), reason, false).await?;
+        found = throw(false).await?;
     }
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     let tally = Tally {

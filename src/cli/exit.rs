@@ -19,11 +19,13 @@ pub enum Exit {
     Usage = 2,
     /// Some of it was done; stdout says what.
     Partly = 3,
+    /// Whoever asks may not.
+    NotAllowed = 4,
     /// The thing that was named does not exist.
     NotFound = 5,
     /// It is in another state than the command needs, perhaps since a moment ago.
     Conflict = 6,
-    /// Broker or store do not answer.
+    /// Broker, store or API do not answer.
     Unreachable = 7,
     /// Dangerous, and neither `--yes` nor a person at a terminal agreed.
     Refused = 8,
@@ -33,8 +35,9 @@ pub enum Exit {
 pub const HELP: &str = "Exit codes:
   0 done (an empty list is 0)    5 not found
   1 failed                       6 conflict: the state changed
-  2 usage or invalid config      7 broker or store unreachable
-  3 partly done                  8 refused without --yes";
+  2 usage or invalid config      7 broker, store or API unreachable
+  3 partly done                  8 refused without --yes
+  4 not allowed";
 
 impl From<Exit> for std::process::ExitCode {
     fn from(exit: Exit) -> Self {

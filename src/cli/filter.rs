@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal};
 
-use redeliver::config::parse_duration;
+pub use redeliver::desk::filter::{Moment, label, moment};
+use redeliver::desk::filter::{attempts, dead_reason, pattern, status};
 use redeliver::policy::TopicPattern;
 use redeliver::store::{Comparison, Filter};
 use redeliver::task::{DeadReason, Millis, Status};
@@ -73,33 +74,6 @@ pub struct PageArgs {
     pub all: bool,
 }
 
-/// A point in time as it was typed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
-    /// That long before now.
-    Ago(Millis),
-    /// That time.
-    At(Millis),
-}
-
-impl Moment {
-    /// The time it means.
-    pub fn resolve(self, now: Millis) -> Millis {
-        match self {
-            Moment::Ago(ms) => now.saturating_sub(ms),
-            Moment::At(at) => at,
-        }
-    }
-
-    /// The time it means where a length of time counts from now on (`--not-before 10m`).
-    pub fn resolve_ahead(self, now: Millis) -> Millis {
-        match self {
-            Moment::Ago(ms) => now.saturating_add(ms),
-            Moment::At(at) => at,
-        }
-    }
-}
-
 impl FilterArgs {
     /// Whether nothing restricts.
     pub fn is_empty(&self) -> bool {
@@ -162,6 +136,11 @@ impl FilterArgs {
     }
 }
 
+/// The time at a door that has no store.
+pub fn now() -> Millis {
+    jiff::Timestamp::now().as_millisecond()
+}
+
 /// Ids as typed, each once; `-` stands for the lines of stdin.
 ///
 /// # Errors
@@ -198,85 +177,9 @@ pub fn read_ids<'a>(typed: impl Iterator<Item = &'a String>) -> anyhow::Result<V
     Ok(ids)
 }
 
-fn pattern(text: &str) -> Result<TopicPattern, String> {
-    TopicPattern::new(text).map_err(|error| error.to_string())
-}
-
-/// `k=v`
-pub fn label(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
-    if name.is_empty() {
-        return Err("expected NAME=VALUE".into());
-    }
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-fn status(text: &str) -> Result<Status, String> {
-    let known = || Status::ALL.map(Status::as_str).join(", ");
-    Status::parse(text).ok_or_else(|| format!("expected one of {}", known()))
-}
-
-fn dead_reason(text: &str) -> Result<DeadReason, String> {
-    let known = || DeadReason::ALL.map(DeadReason::as_str).join(", ");
-    DeadReason::parse(text).ok_or_else(|| format!("expected one of {}", known()))
-}
-
-/// `2h`, `2026-01-31`, `2026-01-31T12:00:00Z`.
-pub fn moment(text: &str) -> Result<Moment, String> {
-    if let Ok(length) = parse_duration(text) {
-        return Ok(Moment::Ago(Millis::try_from(length.as_millis()).unwrap_or(Millis::MAX)));
-    }
-    if let Ok(timestamp) = text.parse::<jiff::Timestamp>() {
-        return Ok(Moment::At(timestamp.as_millisecond()));
-    }
-    let midnight = format!("{text}T00:00:00Z").parse::<jiff::Timestamp>();
-    midnight.map(|timestamp| Moment::At(timestamp.as_millisecond())).map_err(|_| {
-        "expected a length of time such as 2h, a date such as 2026-01-31, or RFC 3339 with a zone".to_owned()
-    })
-}
-
-fn attempts(text: &str) -> Result<(Comparison, i64), String> {
-    let text = text.trim();
-    let signs = [
-        (">=", Comparison::AtLeast),
-        ("<=", Comparison::AtMost),
-        (">", Comparison::More),
-        ("<", Comparison::Less),
-        ("=", Comparison::Equal),
-        ("", Comparison::Equal),
-    ];
-    for (sign, comparison) in signs {
-        if let Some(number) = text.strip_prefix(sign) {
-            let number = number.trim().parse::<u32>().map_err(|_| "expected a comparison such as '>=3'".to_owned())?;
-            return Ok((comparison, number.into()));
-        }
-    }
-    Err("expected a comparison such as '>=3'".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn moments_read_lengths_dates_and_times() {
-        assert_eq!(moment("2h"), Ok(Moment::Ago(7_200_000)));
-        assert_eq!(moment("1970-01-02"), Ok(Moment::At(86_400_000)));
-        assert_eq!(moment("1970-01-01T01:00:00+01:00"), Ok(Moment::At(0)));
-        assert!(moment("yesterday").is_err() && moment("").is_err() && moment("12").is_err());
-        assert_eq!(Moment::Ago(5).resolve(100), 95);
-        assert_eq!(Moment::Ago(5).resolve_ahead(100), 105);
-    }
-
-    #[test]
-    fn attempts_read_comparisons() {
-        assert_eq!(attempts(">=3"), Ok((Comparison::AtLeast, 3)));
-        assert_eq!(attempts("< 2"), Ok((Comparison::Less, 2)));
-        assert_eq!(attempts("4"), Ok((Comparison::Equal, 4)));
-        for bad in ["", ">", "=>3", ">=x", ">=-1"] {
-            assert!(attempts(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn contradicting_labels_are_refused() {

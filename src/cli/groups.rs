@@ -1,15 +1,18 @@
 //! `redeliver dlq groups` and `dlq note`: dead letters by what they have in common.
 
+use redeliver::desk::filter::FilterText;
 use redeliver::desk::letters::{GroupDocument, group_by, groups, sparkline};
-use redeliver::desk::to_json;
-use redeliver::store::{GroupNote, LetterGroupBy, Store};
+use redeliver::desk::{List, to_json};
+use redeliver::store::{GroupNote, LetterGroupBy};
+use serde::Serialize;
+use serde_json::{Value, json};
 
+use super::audit::{tell, whoami};
 use super::confirm::Consent;
-use super::context::Context;
+use super::context::{Context, Door};
 use super::exit::{self, Exit};
-use super::filter::FilterArgs;
+use super::filter::{FilterArgs, now};
 use super::output::{Entry, Listing, ago, cut};
-use super::people::user;
 
 /// Which groups.
 #[derive(Debug, Clone, clap::Args)]
@@ -52,18 +55,35 @@ const LONGEST_ERROR: usize = 75;
 /// `redeliver dlq groups`
 ///
 /// # Errors
-/// When the store does not answer or a filter cannot be meant.
-pub async fn list(args: &Args, context: &Context, store: &dyn Store) -> anyhow::Result<Exit> {
-    let now = store.now();
-    let filter = args.filter.to_dead_filter(&[], now)?;
-    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let found = groups(store, &args.by, &filter, limit).await?;
+/// When store or server do not answer or a filter cannot be meant.
+pub async fn list(args: &Args, context: &Context) -> anyhow::Result<Exit> {
+    let (now, found) = match context.door().await? {
+        Door::Store(store) => {
+            let filter = args.filter.to_dead_filter(&[], store.now())?;
+            let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+            (store.now(), groups(&*store, &args.by, &filter, limit).await?)
+        }
+        Door::Api(remote) => {
+            let filter = FilterText::of(&args.filter.to_dead_filter(&[], now())?);
+            let query = Query { filter: &filter, by: args.by.to_string(), limit: args.limit };
+            (now(), remote.get::<List<GroupDocument>>(&["groups"], &query).await?.items)
+        }
+    };
     let mut listing = Listing::new(&COLUMNS);
     for group in &found {
         listing.push(entry(group, now));
     }
     context.printer.list(&listing)?;
     Ok(Exit::Done)
+}
+
+/// What a server is asked.
+#[derive(Serialize)]
+struct Query<'q> {
+    #[serde(flatten)]
+    filter: &'q FilterText,
+    by: String,
+    limit: u32,
 }
 
 fn entry(group: &GroupDocument, now: i64) -> Entry {
@@ -92,7 +112,7 @@ fn entry(group: &GroupDocument, now: i64) -> Entry {
 ///
 /// # Errors
 /// When the store does not answer, or nothing is to be written.
-pub async fn note(args: NoteArgs, context: &Context, store: &dyn Store) -> anyhow::Result<Exit> {
+pub async fn note(args: NoteArgs, context: &Context) -> anyhow::Result<Exit> {
     let NoteArgs { key, by, owner, note, clear, consent } = args;
     if !clear && owner.is_none() && note.is_none() {
         return Err(exit::error(Exit::Usage, "say what to write: --owner, --note, or --clear"));
@@ -101,12 +121,24 @@ pub async fn note(args: NoteArgs, context: &Context, store: &dyn Store) -> anyho
         context.say(format!("would write at the group {key:?} by {by}"));
         return Ok(Exit::Done);
     }
-    // What is not given stays.
-    let known = store.group_notes(&by).await?.into_iter().find(|known| known.key == key && !clear);
-    let (known_owner, known_note) = known.map_or((None, None), |known| (known.owner, known.note));
-    let filled = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
-    let (owner, note) = (filled(owner.or(known_owner)), filled(note.or(known_note)));
-    store.note_group(&by, GroupNote { key, owner, note, noted_by: Some(user()), noted_at: 0 }).await?;
+    match context.door().await? {
+        Door::Store(store) => {
+            // What is not given stays.
+            let known = store.group_notes(&by).await?.into_iter().find(|known| known.key == key && !clear);
+            let (known_owner, known_note) = known.map_or((None, None), |known| (known.owner, known.note));
+            let filled = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
+            let (owner, note) = (filled(owner.or(known_owner)), filled(note.or(known_note)));
+            let target = format!("{by} {key}");
+            store.note_group(&by, GroupNote { key, owner, note, noted_by: Some(whoami()), noted_at: 0 }).await?;
+            tell(&*store, "group.note", target, consent.reason, None).await?;
+        }
+        Door::Api(remote) => {
+            let body = json!({
+                "by": by.to_string(), "key": key, "owner": owner, "note": note, "clear": clear, "reason": consent.reason,
+            });
+            let _: Value = remote.post(&["groups", "note"], &body).await?;
+        }
+    }
     context.say(if clear { "cleared" } else { "written" });
     Ok(Exit::Done)
 }

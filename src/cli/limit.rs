@@ -1,15 +1,14 @@
 //! `redeliver limit …`: how much room limits, caps and Retry-After holds have.
 
-use std::collections::BTreeMap;
-
 use clap::Subcommand;
-use redeliver::gate::{GateState, Gates, LimitKind, Look, Rate, RuleOf, look};
+use redeliver::desk::gates::{LimitDocument, limits};
+use redeliver::desk::{List, to_json};
 use redeliver::task::Millis;
-use serde_json::json;
 
-use super::context::Context;
+use super::context::{Context, Door};
 use super::exit::Exit;
-use super::output::{Entry, Listing, ahead, length, time_or_null};
+use super::filter::now;
+use super::output::{Entry, Listing, ahead, moment};
 
 /// Look at limits
 #[derive(Debug, Subcommand)]
@@ -36,21 +35,16 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
 }
 
 async fn list(context: &Context) -> anyhow::Result<Exit> {
-    let store = context.store().await?;
-    let gates = &context.config().gates;
-    let waiting = store.held_counts().await?;
-    let now = store.now();
-    let mut states: BTreeMap<String, Option<GateState>> =
-        gates.alone().into_iter().map(|gate| (gate.key, None)).collect();
-    states.extend(waiting.keys().map(|key| (key.clone(), None)));
-    states.extend(store.gates().await?.into_iter().map(|(key, state)| (key, Some(state))));
-    states.retain(|key, _| ["limit/", "cap/", "hold/"].iter().any(|kind| key.starts_with(kind)));
+    let limits = match context.door().await? {
+        Door::Store(store) => limits(&*store, &context.config().gates).await?,
+        Door::Api(remote) => remote.get::<List<LimitDocument>>(&["limits"], &()).await?.items,
+    };
+    let now = now();
     let mut listing = Listing::new(&COLUMNS);
-    for (key, state) in &states {
-        listing.push(entry(gates, key, state.as_ref(), waiting.get(key).copied().unwrap_or(0), now));
-    }
+    limits.iter().for_each(|limit| listing.push(entry(limit, now)));
     if listing.is_empty() {
-        context.say(match gates.limits.is_empty() && gates.caps.is_empty() {
+        let gates = &context.config().gates;
+        context.say(match context.remote().is_none() && gates.limits.is_empty() && gates.caps.is_empty() {
             true => {
                 "no [[limit]] and no concurrency of a [[route]] is configured, and nobody has asked to be left alone"
             }
@@ -61,90 +55,21 @@ async fn list(context: &Context) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn entry(gates: &Gates, key: &str, state: Option<&GateState>, waiting: i64, now: Millis) -> Entry {
-    let rule = gates.rule(key);
-    let seen = rule.map(|rule| look(rule, key, state, true, now));
-    let (word, room, next) = match seen {
-        // What the configuration does not know stops nothing.
-        None => ("not configured", None, None),
-        Some(Look::Open { room }) => ("open", room, Some(now)),
-        Some(Look::Shut { opens_at } | Look::Tripped { opens_at, .. }) => ("shut", Some(0), opens_at),
-    };
-    let in_use = match state {
-        Some(GateState::Cap { places }) => Some(places.len()),
-        _ => None,
-    };
-    let until = match state {
-        Some(GateState::Hold { until, .. }) if *until > now => Some(*until),
-        _ => None,
-    };
+fn entry(limit: &LimitDocument, now: Millis) -> Entry {
     let cells = vec![
-        key.to_owned(),
-        word.to_owned(),
-        match seen {
-            None => String::new(),
-            Some(_) => room.map_or_else(|| "any".into(), |room| room.to_string()),
+        limit.key.clone(),
+        limit.state.clone(),
+        match limit.configured {
+            false => String::new(),
+            true => limit.room.map_or_else(|| "any".into(), |room| room.to_string()),
         },
-        match next {
+        match limit.next_chance_at.as_deref().and_then(moment) {
             Some(at) => ahead(at, now),
-            None if seen.is_some() => "when one ends".into(),
+            None if limit.configured => "when one ends".into(),
             None => String::new(),
         },
-        waiting.to_string(),
-        rule.map(rule_for_people).unwrap_or_default(),
+        limit.waiting.to_string(),
+        limit.rule.clone().unwrap_or_default(),
     ];
-    let json = json!({
-        "key": key,
-        "kind": key.split('/').next(),
-        "state": word,
-        "room": room,
-        "next_chance_at": time_or_null(next),
-        "in_use": in_use,
-        "until": time_or_null(until),
-        "waiting": waiting,
-        "rule": rule.map(rule_for_people),
-        "configured": rule.is_some(),
-    });
-    Entry { name: key.to_owned(), cells, json }
-}
-
-/// `5 retries a 1m, burst 1`
-fn rule_for_people(rule: RuleOf<'_>) -> String {
-    match rule {
-        RuleOf::Limit(rule) => {
-            let what = |n: i64| match (rule.calls, n) {
-                (true, 1) => "call",
-                (true, _) => "calls",
-                (false, 1) => "retry",
-                (false, _) => "retries",
-            };
-            match &rule.kind {
-                LimitKind::Rate { rate, burst } => {
-                    format!("{}, burst {burst}", rate_for_people(*rate, what(rate.count)))
-                }
-                LimitKind::Ratio { permille, window_ms, floor } => format!(
-                    "{}.{} % retries within {}, at least {}",
-                    permille / 10,
-                    permille % 10,
-                    length(*window_ms),
-                    rate_for_people(*floor, "")
-                ),
-            }
-        }
-        RuleOf::Cap(rule) => format!("{} at a time", rule.max),
-        RuleOf::Hold => "Retry-After".into(),
-        RuleOf::Breaker(_) => String::new(),
-    }
-}
-
-fn rate_for_people(rate: Rate, what: &str) -> String {
-    let per = match rate.per_ms {
-        1_000 => "s".to_owned(),
-        60_000 => "min".to_owned(),
-        3_600_000 => "h".to_owned(),
-        86_400_000 => "day".to_owned(),
-        other => length(other),
-    };
-    let space = if what.is_empty() { "" } else { " " };
-    format!("{}{space}{what}/{per}", rate.count)
+    Entry { name: limit.key.clone(), cells, json: to_json(limit) }
 }

@@ -3,6 +3,7 @@
 //! Commands decide nothing about tasks: they ask the store, give commands to it and publish what it answers. stdout is data, stderr is
 //! everything else.
 
+mod audit;
 mod batch;
 mod bench;
 mod breaker;
@@ -26,11 +27,11 @@ mod man;
 mod order;
 mod output;
 mod pager;
-mod people;
 mod policy;
 mod publish;
 mod queue;
 mod reload;
+mod remote;
 mod replay;
 mod scratch;
 mod serve;
@@ -38,6 +39,7 @@ mod simulate;
 mod stats;
 mod store;
 mod task;
+mod token;
 mod topology;
 mod variants;
 mod view;
@@ -103,6 +105,8 @@ struct Globals {
     /// Instead of `store.url`
     #[arg(long, global = true, value_name = "URL", hide_short_help = true)]
     store_url: Option<String>,
+    #[command(flatten)]
+    api: remote::ApiArgs,
 }
 
 impl Globals {
@@ -137,6 +141,10 @@ enum Command {
     #[command(subcommand)]
     Policy(policy::Verb),
     Stats(Box<stats::Args>),
+    #[command(subcommand)]
+    Token(token::Verb),
+    #[command(subcommand)]
+    Audit(audit::Verb),
     #[command(subcommand)]
     Config(config::Verb),
     #[command(subcommand)]
@@ -214,6 +222,8 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Command::Breaker(verb) => breaker::run(verb, &data(Vec::new())?).await,
         Command::Limit(verb) => limit::run(verb, &data(Vec::new())?).await,
+        Command::Token(verb) => token::run(verb, &data(Vec::new())?).await,
+        Command::Audit(verb) => audit::run(verb, &data(Vec::new())?).await,
         Command::Stats(args) => stats::run(&args, &data(Vec::new())?).await,
         Command::Topology(verb) => {
             verb.can_run()?;

@@ -3,7 +3,8 @@
 //! The command drives the job itself, so that it works where no worker runs; should it die, the next worker goes on. What becomes of the
 //! letters afterwards is for `redeliver replay show`.
 
-use std::sync::Arc;
+mod through;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,12 +19,12 @@ use redeliver::telemetry::Observers;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::audit::{tell, whoami};
 use super::confirm::Consent;
-use super::context::Context;
+use super::context::{Context, Door};
 use super::exit::{self, Exit};
 use super::letters::{Choice, Tally};
 use super::output::{Entry, Listing, stderr_is_terminal};
-use super::people::user;
 use super::wake::Waker;
 
 /// Between two lines of progress where nobody watches a bar.
@@ -77,6 +78,13 @@ impl Args {
             .map_err(|problem| exit::error(Exit::Usage, format!("--max-failure-ratio: {problem}")))
     }
 
+    fn edit(&self) -> anyhow::Result<Option<String>> {
+        let Some(text) = self.edit_payload.as_deref() else { return Ok(None) };
+        let Some(file) = text.strip_prefix('@') else { return Ok(Some(text.to_owned())) };
+        let read = std::fs::read_to_string(file);
+        read.map(Some).map_err(|error| exit::error(Exit::Usage, format!("--edit-payload {file}: {error}")))
+    }
+
     fn order(&self, store: &dyn Store) -> anyhow::Result<Order> {
         let filter = self.choice.to_filter(store.now())?;
         let mut text = FilterText::of(&filter);
@@ -89,21 +97,14 @@ impl Args {
         if let Some(limit) = self.choice.limit() {
             about["limit"] = limit.into();
         }
-        let edit = match self.edit_payload.as_deref().map(|text| (text, text.strip_prefix('@'))) {
-            None => None,
-            Some((_, Some(file))) => Some(
-                std::fs::read_to_string(file)
-                    .map_err(|error| exit::error(Exit::Usage, format!("--edit-payload {file}: {error}")))?,
-            ),
-            Some((text, None)) => Some(text.to_owned()),
-        };
+        let edit = self.edit()?;
         let order = Order {
             filter,
             about,
             limit: self.choice.limit(),
             pace: self.pace()?,
             edit,
-            by: Some(user()),
+            by: Some(whoami()),
             reason: self.consent.reason.clone(),
         };
         order.edit().map_err(|error| exit::error(Exit::Usage, format!("--edit-payload: {error}")))?;
@@ -115,7 +116,11 @@ impl Args {
 ///
 /// # Errors
 /// When store or broker do not answer. What was replayed until then stays replayed, and the job goes on where a worker runs.
-pub async fn run(args: &Args, context: &Context, store: Arc<dyn Store>) -> anyhow::Result<Exit> {
+pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
+    let store = match context.door().await? {
+        Door::Store(store) => store,
+        Door::Api(remote) => return through::run(args, context, remote).await,
+    };
     let order = args.order(&*store)?;
     let by_id = !order.filter.ids.is_empty();
     let preview = context.bound("the store", order.preview(&*store, Mask::none())).await??;
@@ -125,12 +130,14 @@ pub async fn run(args: &Args, context: &Context, store: Arc<dyn Store>) -> anyho
     args.consent.ask(&format!("Replay {} dead letters?", preview.replayed))?;
     if args.detach {
         let job = context.bound("the store", order.place(&*store, None)).await??;
+        told(context, &*store, &order, &job).await?;
         store.close().await;
         return detached(context, &job, by_id);
     }
     let waker = Waker::connect(context, store.clone()).await?;
     let driver = format!("command-{}", std::process::id());
     let job = context.bound("the store", order.place(&*store, Some((driver, HOLD_MS)))).await??;
+    told(context, &*store, &order, &job).await?;
     context.say(format!("replay job {}", job.id));
     let ended = follow(context, &*store, &waker, &job).await;
     waker.close().await;
@@ -159,6 +166,12 @@ pub async fn run(args: &Args, context: &Context, store: Arc<dyn Store>) -> anyho
     }
 }
 
+async fn told(context: &Context, store: &dyn Store, order: &Order, job: &ReplayJob) -> anyhow::Result<()> {
+    let target = format!("job {}: {}", job.id, order.about);
+    let told = tell(store, "replay.create", target, order.reason.clone(), Some(job.counts.waiting));
+    Ok(context.bound("the store", told).await??)
+}
+
 /// Drives the job, or watches who does, until nothing waits in it.
 async fn follow(context: &Context, store: &dyn Store, waker: &Waker, job: &ReplayJob) -> anyhow::Result<()> {
     let sent = Sent { waker, left_to_alarms: AtomicUsize::new(0) };
@@ -185,7 +198,7 @@ async fn follow(context: &Context, store: &dyn Store, waker: &Waker, job: &Repla
             stop.cancel();
             let why = Some("the command's --timeout was over");
             let _: redeliver::store::Steered =
-                context.bound_last("the store", store.steer_replay(job.id, Steer::Cancel, Some(&user()), why)).await??;
+                context.bound_last("the store", store.steer_replay(job.id, Steer::Cancel, Some(&whoami()), why)).await??;
             Err(exit::error(Exit::Partly, "--timeout is over; the rest was not replayed"))
         }
     };

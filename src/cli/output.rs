@@ -68,11 +68,6 @@ impl Listing {
         self.entries.is_empty()
     }
 
-    /// All of it as JSON, for a document of which it is a part.
-    pub fn json(&self) -> Value {
-        self.entries.iter().map(|entry| entry.json.clone()).collect()
-    }
-
     /// Adds an entry.
     pub fn push(&mut self, entry: Entry) {
         self.entries.push(entry);
@@ -326,22 +321,11 @@ fn csv_line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     quoted.collect::<Vec<_>>().join(",")
 }
 
-/// RFC 3339 in UTC with milliseconds. A number that is no time of ours comes back as the number.
-pub fn time(at: Millis) -> String {
-    match jiff::Timestamp::from_millisecond(at) {
-        Ok(timestamp) => format!("{timestamp:.3}"),
-        Err(_) => at.to_string(),
-    }
-}
+pub use redeliver::desk::time;
 
-/// Like [`time`], for what may be absent: empty in tables.
-pub fn time_or_empty(at: Option<Millis>) -> String {
-    at.map(time).unwrap_or_default()
-}
-
-/// Like [`time`], for what may be absent: null in JSON.
-pub fn time_or_null(at: Option<Millis>) -> Value {
-    at.map_or(Value::Null, |at| time(at).into())
+/// The time that a document says.
+pub fn moment(text: &str) -> Option<Millis> {
+    text.parse::<jiff::Timestamp>().ok().map(|timestamp| timestamp.as_millisecond())
 }
 
 /// A length of time for people: `1m30s`; whole seconds from ten seconds on.

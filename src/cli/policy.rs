@@ -3,21 +3,21 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use redeliver::config::{self, Secrets, SharedRules};
-use redeliver::store::{NewPolicies, Node, PolicyVersion};
+use redeliver::config::{self, Secrets};
+use redeliver::desk::rules::{self, Applied, ApplyError, History, Rules};
+use redeliver::desk::to_json;
 use serde_json::json;
 
 use super::Globals;
+use super::audit::{tell, whoami};
 use super::config::{report, request};
 use super::confirm::Consent;
-use super::context::Context;
+use super::context::{Context, Door};
 use super::exit::{self, Exit};
 use super::explain;
-use super::output::{Document, Entry, Listing, Printer, cut, time};
+use super::output::{Document, Entry, Listing, Printer, cut};
 use super::variants;
 
-/// The versions that `history` shows.
-const SHOWN: usize = 100;
 /// A hash for people; JSON has all of it.
 const SHORT: usize = 12;
 
@@ -108,127 +108,100 @@ pub async fn run(verb: Verb, globals: &Globals) -> anyhow::Result<Exit> {
 }
 
 async fn apply(args: &ApplyArgs, context: &Context) -> anyhow::Result<Exit> {
-    let (text, hash, counts) = match &args.file {
-        None => (None, String::new(), (0, 0, 0)),
+    let text = match &args.file {
+        None => None,
         Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| exit::error(Exit::Usage, format!("{}: {error}", path.display())))?;
-            let rules = SharedRules::read(&path.display().to_string(), &text)?;
-            // The built-in policy closes every list and is nobody's work.
-            let counts = (rules.policies.rules().len() - 1, rules.limits.len(), rules.breakers.len());
-            let kept = SharedRules::sections_of(&text).map_err(|error| exit::error(Exit::Usage, error))?;
-            (Some(kept), rules.digest(), counts)
+            let read = std::fs::read_to_string(path);
+            Some(read.map_err(|error| exit::error(Exit::Usage, format!("{}: {error}", path.display())))?)
         }
     };
-    let store = context.store().await?;
-    let newest = store.policies(1).await?.pop();
-    let same = match &newest {
-        Some(newest) => newest.rules.hash == hash && newest.rules.text.is_some() == text.is_some(),
-        None => text.is_none(),
+    let reason = args.consent.reason.clone();
+    // Read here, whichever door: mistakes are then told with the file's name.
+    let rules = match (&text, &args.file) {
+        (Some(text), Some(path)) => Rules::read(&path.display().to_string(), text).map_err(|error| match error {
+            ApplyError::Rules(error) => error.into(),
+            other => exit::error(Exit::Usage, other.to_string()),
+        })?,
+        _ => Rules::own_files(),
     };
-    let before = newest.map(|newest| newest.version);
-    let version = if same || args.consent.dry_run {
-        before
-    } else {
-        let new = NewPolicies { applied_by: whoami(), reason: args.consent.reason.clone(), text, hash: hash.clone() };
-        Some(store.apply_policies(new).await?)
+    let applied: Applied = match context.door().await? {
+        Door::Store(store) => {
+            let applied = rules::apply(&*store, rules, &whoami(), reason.clone(), args.consent.dry_run).await?;
+            if applied.changed && !applied.dry_run {
+                let version = applied.version.map_or_else(String::new, |version| version.to_string());
+                tell(&*store, "policy.apply", format!("version {version}"), reason, None).await?;
+            }
+            store.close().await;
+            applied
+        }
+        Door::Api(remote) => {
+            let body = json!({
+                "text": text, "own_files": args.own_files, "reason": reason, "dry_run": args.consent.dry_run,
+            });
+            remote.post(&["policies", "apply"], &body).await?
+        }
     };
-    store.close().await;
-    let (policies, limits, breakers) = counts;
-    let what = match (same, args.consent.dry_run) {
-        (true, _) => "nothing: it is in force already",
-        (false, true) => "nothing: --dry-run",
-        (false, false) => "a new version",
+    let what = match (applied.changed, applied.dry_run) {
+        (false, _) => "nothing: it is in force already",
+        (true, true) => "nothing: --dry-run",
+        (true, false) => "a new version",
     };
-    let shown = version.map_or_else(|| "none".to_owned(), |version| version.to_string());
+    let shown = applied.version.map_or_else(|| "none".to_owned(), |version| version.to_string());
     let lines = vec![
         ("version", shown.clone()),
         ("applied", what.to_owned()),
-        ("hash", hash.clone()),
-        ("policies", policies.to_string()),
-        ("limits", limits.to_string()),
-        ("breakers", breakers.to_string()),
+        ("hash", applied.hash.clone()),
+        ("policies", applied.policies.to_string()),
+        ("limits", applied.limits.to_string()),
+        ("breakers", applied.breakers.to_string()),
     ];
-    let json = json!({
-        "version": version, "changed": !same, "dry_run": args.consent.dry_run, "hash": hash,
-        "policies": policies, "limits": limits, "breakers": breakers,
-    });
-    context.printer.one(&Document { name: shown, lines, tables: Vec::new(), json })?;
+    context.printer.one(&Document { name: shown, lines, tables: Vec::new(), json: to_json(&applied) })?;
     Ok(Exit::Done)
 }
 
 async fn history(context: &Context) -> anyhow::Result<Exit> {
-    let store = context.store().await?;
-    let (versions, nodes) = (store.policies(SHOWN).await?, store.nodes().await?);
-    store.close().await;
-    let in_force = versions.first().filter(|newest| newest.rules.text.is_some());
-    let current = |node: &Node| match in_force {
-        Some(newest) => node.version == Some(newest.version) && node.hash == newest.rules.hash,
-        None => node.version.is_none(),
+    let found: History = match context.door().await? {
+        Door::Store(store) => {
+            let found = rules::history(&*store).await?;
+            store.close().await;
+            found
+        }
+        Door::Api(remote) => remote.get(&["policies", "history"], &()).await?,
     };
+    let in_force = found.items.first().filter(|newest| newest.text.is_some()).map(|newest| newest.version.to_string());
     let mut listing = Listing::new(&["version", "applied_at", "applied_by", "hash", "reason"]);
-    for version in &versions {
-        listing.push(version_entry(version));
+    for version in &found.items {
+        let hash = if version.text.is_some() { short(&version.hash) } else { "own files".into() };
+        let cells = vec![
+            version.version.to_string(),
+            version.applied_at.clone(),
+            version.applied_by.clone(),
+            hash,
+            cut(version.reason.as_deref().unwrap_or_default(), 60),
+        ];
+        listing.push(Entry { name: version.version.to_string(), cells, json: to_json(version) });
     }
     let mut running = Listing::new(&["node", "version", "hash", "seen_at", "current"]);
-    for node in &nodes {
+    for node in &found.nodes {
         let version = node.version.map_or_else(|| "own file".to_owned(), |version| version.to_string());
         let cells = vec![
             node.worker.clone(),
             version,
             short(&node.hash),
-            time(node.seen_at),
-            if current(node) { "yes" } else { "no" }.into(),
+            node.seen_at.clone(),
+            if node.current { "yes" } else { "no" }.into(),
         ];
-        running.push(Entry { name: node.worker.clone(), cells, json: json!(null) });
+        running.push(Entry { name: node.worker.clone(), cells, json: to_json(node) });
     }
-    let json = json!({
-        "items": versions.iter().map(|version| version_entry(version).json).collect::<Vec<_>>(),
-        "next": null,
-        "nodes": nodes.iter().map(|node| json!({
-            "worker": node.worker, "hash": node.hash, "version": node.version, "seen_at": time(node.seen_at),
-            "current": current(node),
-        })).collect::<Vec<_>>(),
-    });
     let lines = vec![
-        ("in_force", in_force.map_or_else(|| "each node's own file".to_owned(), |newest| newest.version.to_string())),
-        ("nodes", format!("{}, {} current", nodes.len(), nodes.iter().filter(|node| current(node)).count())),
+        ("in_force", in_force.clone().unwrap_or_else(|| "each node's own file".to_owned())),
+        ("nodes", format!("{}, {} current", found.nodes.len(), found.nodes.iter().filter(|node| node.current).count())),
     ];
-    let name = in_force.map_or_else(String::new, |newest| newest.version.to_string());
+    let (name, json) = (in_force.unwrap_or_default(), to_json(&found));
     context.printer.one(&Document { name, lines, tables: vec![("versions", listing), ("nodes", running)], json })?;
     Ok(Exit::Done)
 }
 
-fn version_entry(version: &PolicyVersion) -> Entry {
-    let rules = &version.rules;
-    let reason = rules.reason.clone().unwrap_or_default();
-    let hash = if rules.text.is_some() { short(&rules.hash) } else { "own files".into() };
-    Entry {
-        name: version.version.to_string(),
-        cells: vec![
-            version.version.to_string(),
-            time(version.applied_at),
-            rules.applied_by.clone(),
-            hash,
-            cut(&reason, 60),
-        ],
-        json: json!({
-            "version": version.version, "applied_at": time(version.applied_at), "applied_by": rules.applied_by,
-            "reason": rules.reason, "hash": rules.hash, "text": rules.text,
-        }),
-    }
-}
-
 fn short(hash: &str) -> String {
     hash.chars().take(SHORT).collect()
-}
-
-/// Who acts, as far as the system says.
-fn whoami() -> String {
-    let look = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let user = look("USER").or_else(|| look("LOGNAME")).unwrap_or_else(|| "unknown".into());
-    match look("HOSTNAME") {
-        Some(host) => format!("{user}@{host}"),
-        None => user,
-    }
 }

@@ -4,19 +4,24 @@ use std::io::Read;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use redeliver::desk::submit::Submission;
+pub use redeliver::desk::submit::complete;
+use redeliver::desk::task::ResultDocument;
+use redeliver::desk::to_json;
 use redeliver::producer::{Accepted, ProduceError, Producer};
 use redeliver::store::Store;
 use redeliver::task::{Envelope, Status, Task, canonical_payload_hash};
+use reqwest::Method;
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use super::batch;
 use super::confirm::Consent;
-use super::context::{Context, open_broker};
+use super::context::{Context, Door as CliDoor, open_broker};
 use super::exit::{self, Exit};
 use super::filter::{Moment, label, moment};
 use super::output::Document;
-use super::{view, wait};
+use super::remote::Remote;
+use super::wait;
 
 /// Publish a task, or a file of them
 #[derive(Debug, clap::Args)]
@@ -71,16 +76,16 @@ pub struct Args {
     consent: Consent,
 }
 
-/// Our name space for ids made of idempotency keys; drawn once at random.
-const KEY_SPACE: Uuid = Uuid::from_u128(0x6f1b_0f5e_8a57_4c0f_9d0c_3c2b_7a61_e9d4);
-
 /// Publishes.
 ///
 /// # Errors
 /// With an exit code in the chain where one fits.
 pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     match &args.batch {
-        Some(file) => batch::run(context, file, args.consent.dry_run).await,
+        Some(file) => {
+            context.needs_store()?;
+            batch::run(context, file, args.consent.dry_run).await
+        }
         None => single(args, context).await,
     }
 }
@@ -100,6 +105,9 @@ async fn single(args: &Args, context: &Context) -> anyhow::Result<Exit> {
             json,
         })?;
         return Ok(Exit::Done);
+    }
+    if let Some(remote) = context.remote() {
+        return through(context, remote, body, args.wait).await;
     }
     let store = if args.wait { Some(context.store_or_new().await?) } else { None };
     let id = envelope.id.clone().unwrap_or_default();
@@ -126,7 +134,7 @@ async fn single(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         Some(store) => {
             let already_done = before.is_some_and(|task| task.state.status.is_ended())
                 || accepted.already.is_some_and(Status::is_ended);
-            outcome(context, &*store, &accepted.id, already_done, &expected_hash).await
+            outcome(context, store, &accepted.id, already_done, &expected_hash).await
         }
     }
 }
@@ -134,13 +142,14 @@ async fn single(args: &Args, context: &Context) -> anyhow::Result<Exit> {
 /// Waits for the end, and prints it.
 async fn outcome(
     context: &Context,
-    store: &dyn Store,
+    store: Arc<dyn Store>,
     id: &str,
     already_done: bool,
     expected_hash: &str,
 ) -> anyhow::Result<Exit> {
-    let waited = wait::until_ended(context, store, std::slice::from_ref(&id.to_owned())).await?;
-    let task = waited.tasks.into_iter().next().flatten();
+    let door = CliDoor::Store(Arc::clone(&store));
+    let waited = wait::until_ended(context, &door, std::slice::from_ref(&id.to_owned())).await?;
+    let task = context.bound_last("the store", store.get(&[id.to_owned()])).await??.pop().flatten();
     if let Some(task) = &task
         && hash_of(task) != *expected_hash
     {
@@ -156,39 +165,76 @@ async fn outcome(
         _ => None,
     };
     let state = task.as_ref().map(|task| &task.state);
-    let json = json!({
-        "id": id,
-        "accepted": true,
-        "already_done": already_done,
-        "status": state.map(|state| state.status),
-        "dead_reason": state.and_then(|state| state.dead_reason),
-        "degraded": state.and_then(|state| state.degraded.clone()),
-        "result": result.as_ref().map_or(Value::Null, view::result_json),
-    });
+    let submission = Submission {
+        id: id.to_owned(),
+        accepted: true,
+        already_done,
+        status: state.map(|state| state.status),
+        dead_reason: state.and_then(|state| state.dead_reason),
+        degraded: state.and_then(|state| state.degraded.clone()),
+        result: result.as_ref().map(ResultDocument::of),
+    };
+    let failure = state.and_then(|state| state.failure.as_ref());
+    let error = failure.map(|failure| format!("{}: {}", failure.class, failure.message));
+    print_outcome(context, &submission, error, waited.all_ended)
+}
+
+fn print_outcome(
+    context: &Context,
+    submission: &Submission,
+    error: Option<String>,
+    has_ended: bool,
+) -> anyhow::Result<Exit> {
     let mut lines = vec![
-        ("id", id.to_owned()),
+        ("id", submission.id.clone()),
         ("accepted", "yes".into()),
-        ("already_done", if already_done { "yes" } else { "no" }.into()),
-        ("status", state.map_or_else(|| "unknown".into(), |state| state.status.to_string())),
+        ("already_done", if submission.already_done { "yes" } else { "no" }.into()),
+        ("status", submission.status.map_or_else(|| "unknown".into(), |status| status.to_string())),
     ];
-    if let Some(reason) = state.and_then(|state| state.dead_reason) {
+    if let Some(reason) = submission.dead_reason {
         lines.push(("dead_reason", reason.to_string()));
     }
-    if let Some(by) = state.and_then(|state| state.degraded.clone()) {
+    if let Some(by) = submission.degraded.clone() {
         lines.push(("degraded", by));
     }
-    if let Some(failure) = state.and_then(|state| state.failure.as_ref()) {
-        lines.push(("error", format!("{}: {}", failure.class, failure.message)));
+    if let Some(error) = error {
+        lines.push(("error", error));
     }
-    if let Some(result) = &result {
-        lines.push(("result", String::from_utf8_lossy(&result.body).into_owned()));
+    if let Some(result) = &submission.result {
+        let body = match (&result.body, &result.body_base64) {
+            (Some(Value::String(text)), _) => text.clone(),
+            (Some(json), _) => json.to_string(),
+            (None, base64) => base64.clone().unwrap_or_default(),
+        };
+        lines.push(("result", body));
     }
-    context.printer.one(&Document { name: id.to_owned(), lines, tables: Vec::new(), json })?;
-    if !waited.all_ended {
+    let json = to_json(submission);
+    context.printer.one(&Document { name: submission.id.clone(), lines, tables: Vec::new(), json })?;
+    if !has_ended {
         return Err(exit::error(Exit::Failed, "--timeout is over and the task has not ended"));
     }
-    let succeeded = state.is_some_and(|state| state.status == Status::Succeeded);
-    Ok(if succeeded { Exit::Done } else { Exit::Failed })
+    Ok(if submission.status == Some(Status::Succeeded) { Exit::Done } else { Exit::Failed })
+}
+
+/// The same through a server, which commits the task itself.
+async fn through(context: &Context, remote: &Remote, body: Vec<u8>, waits: bool) -> anyhow::Result<Exit> {
+    let bytes = context.bound("the server", remote.bytes(Method::POST, &["tasks"], None, Some(body))).await??;
+    let mut submission: Submission = serde_json::from_slice(&bytes).context("the server answered something else")?;
+    if !waits {
+        let already = submission.status.filter(|_| submission.already_done);
+        context.printer.one(&acceptance(&Accepted { id: submission.id, already }))?;
+        return Ok(Exit::Done);
+    }
+    let id = submission.id.clone();
+    let door = CliDoor::Api(remote);
+    let waited = wait::until_ended(context, &door, std::slice::from_ref(&id)).await?;
+    let detail = wait::detail(context, &door, &id).await?;
+    submission.status = Some(detail.task.status);
+    submission.dead_reason = detail.task.dead_reason;
+    submission.degraded = detail.task.degraded;
+    submission.result = detail.result;
+    let error = detail.task.failure.map(|failure| format!("{}: {}", failure.class, failure.message));
+    print_outcome(context, &submission, error, waited.all_ended)
 }
 
 fn acceptance(accepted: &Accepted) -> Document {
@@ -291,18 +337,6 @@ fn envelope_of(args: &Args) -> anyhow::Result<Envelope> {
         envelope = envelope.deadline(moment.resolve_ahead(now()));
     }
     Ok(envelope)
-}
-
-/// Gives an id to what has none. One made of the idempotency key, where there is one, so that the same command run twice names the
-/// same task.
-pub fn complete(envelope: &mut Envelope) {
-    if envelope.id.is_none() {
-        let id = match &envelope.idempotency_key {
-            Some(key) => Uuid::new_v5(&KEY_SPACE, key.as_bytes()),
-            None => Uuid::now_v7(),
-        };
-        envelope.id = Some(id.to_string());
-    }
 }
 
 fn payload_text(payload: &str) -> anyhow::Result<String> {

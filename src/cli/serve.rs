@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use redeliver::api::{self, App, Server};
+use redeliver::api::{App, Server};
 use redeliver::broker::Broker;
 use redeliver::config::{Config, FlagValue};
+use redeliver::console;
 use redeliver::store::Store;
 use redeliver::telemetry::{LogObserver, Observers};
 use tokio::net::TcpListener;
@@ -102,8 +103,10 @@ pub fn start(
     broker: Option<Arc<dyn Broker>>,
     live: Arc<ArcSwap<Config>>,
 ) -> anyhow::Result<Server> {
-    let console = live.load().console.clone();
-    Ok(Server::start(listener, App::new(store, broker, live, console), api::pages())?)
+    let settings = live.load().console.clone();
+    let app = App::new(store, broker, live, settings);
+    let pages = console::pages(&app);
+    Ok(Server::start(listener, app, pages)?)
 }
 
 /// Says where it listens, and how to get in while there is no token.

@@ -1,14 +1,16 @@
 //! `redeliver stats`: what the history says about types, shops, attempts and policies.
 
-use redeliver::policy::least_attempts;
-use redeliver::store::{AttemptTally, FailureTally, Filter, GroupBy, Store, Tally};
-use redeliver::task::Millis;
-use serde_json::{Value, json};
+use redeliver::desk::filter::FilterText;
+use redeliver::desk::stats::{
+    AttemptTallyDocument, By, FailureTallyDocument, Stats, StatsItem, TallyDocument, by, ratio, stats,
+};
+use redeliver::desk::to_json;
+use serde::Serialize;
 
-use super::context::Context;
+use super::context::{Context, Door};
 use super::exit::Exit;
-use super::filter::FilterArgs;
-use super::output::{Document, Entry, Format, Listing, length, time, time_or_null};
+use super::filter::{FilterArgs, now};
+use super::output::{Document, Entry, Format, Listing, length};
 
 /// Success per attempt and per task, failure reasons, attempts and cost, by group
 #[derive(Debug, clap::Args)]
@@ -35,116 +37,87 @@ pub struct Args {
     filter: FilterArgs,
 }
 
-/// What a line is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum By {
-    Group(GroupBy, String),
-    Attempt,
-}
-
-fn by(text: &str) -> Result<By, String> {
-    let group = match text {
-        "attempt" => return Ok(By::Attempt),
-        "type" => GroupBy::Type,
-        "policy" => GroupBy::Policy,
-        "variant" => GroupBy::Variant,
-        "queue" => GroupBy::Queue,
-        _ => match text.strip_prefix("label.").filter(|name| !name.is_empty()) {
-            Some(name) => GroupBy::Label(name.to_owned()),
-            None => return Err("expected type, label.NAME, attempt, policy, variant or queue".into()),
-        },
-    };
-    Ok(By::Group(group, text.to_owned()))
-}
-
 /// As many as fit beside a type on 80 columns; the least attempts stand in the summary and, for each group, in JSON.
 const COLUMNS: [&str; 10] = ["group", "tasks", "1st", "2nd", "3rd", "4th+", "final", "tries", "extra", "dead"];
 const ATTEMPT_COLUMNS: [&str; 6] = ["attempt", "attempts", "succeeded", "rate", "handler", "cost"];
 const FAILURE_COLUMNS: [&str; 5] = ["attempts", "tasks", "class", "code", "http_status"];
 
-/// The window when none is asked for.
-const DAY_MS: Millis = 24 * 3_600_000;
-
 /// Prints.
 ///
 /// # Errors
-/// When the store does not answer.
+/// When store or server do not answer.
 pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
-    let store = context.store().await?;
-    let mut filter = args.filter.to_filter(&[], store.now())?;
-    filter.since = filter.since.or(Some(store.now().saturating_sub(DAY_MS)));
-    context.bound("the store", print(args, context, &*store, &filter)).await?
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let found = match context.door().await? {
+        Door::Store(store) => {
+            let filter = args.filter.to_filter(&[], store.now())?;
+            context.bound("the store", stats(&*store, &args.by, &filter, limit)).await??
+        }
+        Door::Api(remote) => {
+            let filter = FilterText::of(&args.filter.to_filter(&[], now())?);
+            let query = Query { by: args.by.to_string(), limit: args.limit.min(1000), filter };
+            context.bound("the server", remote.get(&["stats"], &query)).await??
+        }
+    };
+    print(args, context, &found)
 }
 
-async fn print(args: &Args, context: &Context, store: &dyn Store, filter: &Filter) -> anyhow::Result<Exit> {
-    let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let group_by = match &args.by {
-        By::Group(group_by, _) => group_by.clone(),
-        By::Attempt => GroupBy::Type,
-    };
-    let tallies = store.tallies(&group_by, filter).await?;
-    let total = sum(&tallies);
-    if total.tasks == 0 {
+/// What a server is asked.
+#[derive(Serialize)]
+struct Query {
+    #[serde(flatten)]
+    filter: FilterText,
+    by: String,
+    limit: u32,
+}
+
+fn print(args: &Args, context: &Context, found: &Stats) -> anyhow::Result<Exit> {
+    if found.total.tasks == 0 {
         context.say("no such task has ended in this window; --since makes it longer");
     }
-    let (title, listing) = match &args.by {
-        By::Group(..) => {
-            let mut listing = Listing::new(&COLUMNS);
-            tallies.iter().take(most).for_each(|tally| listing.push(entry(tally)));
-            if tallies.len() > most {
-                context.say(format!("{} more groups; --limit shows them", tallies.len() - most));
-            }
-            ("GROUPS (1st to final: % of tasks that succeeded so; tries: attempts per success)", listing)
-        }
-        By::Attempt => {
-            let mut listing = Listing::new(&ATTEMPT_COLUMNS);
-            store.attempt_tallies(filter).await?.iter().for_each(|tally| listing.push(attempt_entry(tally)));
-            ("ATTEMPTS", listing)
-        }
+    let (title, columns): (_, &[&'static str]) = match args.by {
+        By::Group(_) => ("GROUPS (1st to final: % of tasks that succeeded so; tries: attempts per success)", &COLUMNS),
+        By::Attempt => ("ATTEMPTS", &ATTEMPT_COLUMNS),
     };
+    let mut listing = Listing::new(columns);
+    for item in &found.items {
+        listing.push(match item {
+            StatsItem::Group(tally) => entry(tally),
+            StatsItem::Attempts(tally) => attempt_entry(tally),
+        });
+    }
+    if found.groups > found.items.len() {
+        context.say(format!("{} more groups; --limit shows them", found.groups - found.items.len()));
+    }
     // Lines for programs are those of one kind.
     if !matches!(context.printer.format(), Format::Table | Format::Json) {
         context.printer.list(&listing)?;
         return Ok(Exit::Done);
     }
-    let failures = store.failure_tallies(filter, most).await?;
-    let mut reasons = Listing::new(&FAILURE_COLUMNS);
-    failures.iter().for_each(|failure| reasons.push(failure_entry(failure)));
-    let by = match &args.by {
-        By::Group(_, by) => by.as_str(),
-        By::Attempt => "attempt",
-    };
-    let json = json!({
-        "by": by,
-        "since": time_or_null(filter.since),
-        "until": time_or_null(filter.until),
-        "items": listing.json(),
-        "next": Value::Null,
-        "total": tally_json(&total),
-        "failures": reasons.json(),
-    });
     let mut tables = vec![(title, listing)];
-    if !failures.is_empty() {
+    if !found.failures.is_empty() {
+        let mut reasons = Listing::new(&FAILURE_COLUMNS);
+        found.failures.iter().for_each(|failure| reasons.push(failure_entry(failure)));
         tables.push(("FAILURES", reasons));
     }
-    context.printer.one(&Document { name: by.to_owned(), lines: lines(filter, &total), tables, json })?;
+    context.printer.one(&Document { name: found.by.clone(), lines: lines(found), tables, json: to_json(found) })?;
     Ok(Exit::Done)
 }
 
-fn lines(filter: &Filter, total: &Tally) -> Vec<(&'static str, String)> {
-    let figures = Figures::of(total);
-    let until = filter.until.map_or_else(|| "now".into(), time);
+fn lines(found: &Stats) -> Vec<(&'static str, String)> {
+    let total = &found.total;
+    let until = found.until.clone().unwrap_or_else(|| "now".into());
     let mut lines = vec![
-        ("ended", format!("{} to {until}", filter.since.map(time).unwrap_or_default())),
-        ("tasks", format!("{}, {} % succeeded, {} dead", total.tasks, percent(figures.success), total.dead)),
-        ("attempts", format!("{}, {} % succeeded", total.attempts, percent(figures.attempt_success))),
+        ("ended", format!("{} to {until}", found.since.clone().unwrap_or_default())),
+        ("tasks", format!("{}, {} % succeeded, {} dead", total.tasks, percent(total.success_rate), total.dead)),
+        ("attempts", format!("{}, {} % succeeded", total.attempts, percent(total.attempt_success_rate))),
         (
             "extra",
             format!(
                 "{} % requests; {} % is the least at {} % first-try success",
-                percent(figures.extra),
-                percent(figures.least.map(|least| least - 1.0)),
-                percent(figures.first_try)
+                percent(total.extra_request_rate),
+                percent(total.least_attempts_per_task.map(|least| least - 1.0)),
+                percent(total.first_try_rate)
             ),
         ),
         ("handlers", length(total.handler_ms)),
@@ -153,44 +126,10 @@ fn lines(filter: &Filter, total: &Tally) -> Vec<(&'static str, String)> {
         lines.push(("cost", format!("{:.2}", total.cost)));
     }
     if total.degraded > 0 {
-        let share = percent(figures.degraded);
+        let share = percent(total.degraded_rate);
         lines.push(("degraded", format!("{} ({share} %), {} by cache or default", total.degraded, total.fell_back)));
     }
     lines
-}
-
-/// Shares and ratios of a tally; `None` where there is nothing to divide by.
-#[derive(Debug, Clone, Copy)]
-struct Figures {
-    success: Option<f64>,
-    attempt_success: Option<f64>,
-    first_try: Option<f64>,
-    per_success: Option<f64>,
-    extra: Option<f64>,
-    least: Option<f64>,
-    degraded: Option<f64>,
-}
-
-impl Figures {
-    fn of(tally: &Tally) -> Figures {
-        let first_try = ratio(tally.succeeded_on[0], tally.attempted);
-        let permanent = ratio(tally.permanent, tally.attempted).unwrap_or(0.0);
-        Figures {
-            success: ratio(tally.succeeded, tally.tasks),
-            attempt_success: ratio(tally.succeeded, tally.attempts),
-            first_try,
-            per_success: ratio(tally.attempts, tally.succeeded),
-            extra: ratio(tally.attempts, tally.attempted).map(|attempts| attempts - 1.0),
-            least: first_try.map(|first_try| least_attempts(first_try, permanent, tally.most_attempts - 1)),
-            degraded: ratio(tally.degraded, tally.tasks),
-        }
-    }
-}
-
-/// `a / b`; `None` when there is nothing of `b`.
-#[expect(clippy::cast_precision_loss, reason = "counts of tasks stay far below 2^53")]
-pub fn ratio(a: i64, b: i64) -> Option<f64> {
-    (b > 0).then(|| a as f64 / b as f64)
 }
 
 /// `98.5`, `100`; `-` where there is nothing.
@@ -202,95 +141,38 @@ pub fn percent(share: Option<f64>) -> String {
     }
 }
 
-fn sum(tallies: &[Tally]) -> Tally {
-    let mut total = Tally::default();
-    for tally in tallies {
-        total.tasks += tally.tasks;
-        total.attempted += tally.attempted;
-        for (all, some) in total.succeeded_on.iter_mut().zip(tally.succeeded_on) {
-            *all += some;
-        }
-        total.succeeded += tally.succeeded;
-        total.fell_back += tally.fell_back;
-        total.degraded += tally.degraded;
-        total.dead += tally.dead;
-        total.permanent += tally.permanent;
-        total.attempts += tally.attempts;
-        total.most_attempts = total.most_attempts.max(tally.most_attempts);
-        total.cost += tally.cost;
-        total.handler_ms += tally.handler_ms;
-    }
-    total
-}
-
 /// The group as people write it.
-fn name_of(tally: &Tally) -> String {
+fn name_of(tally: &TallyDocument) -> String {
     let group = tally.group.as_deref().unwrap_or("(none)");
     tally.variant.as_ref().map_or_else(|| group.to_owned(), |variant| format!("{group} {variant}"))
 }
 
-fn entry(tally: &Tally) -> Entry {
-    let figures = Figures::of(tally);
+fn entry(tally: &TallyDocument) -> Entry {
     let mut cells = vec![name_of(tally), tally.tasks.to_string()];
-    cells.extend(tally.succeeded_on.map(|number| percent(ratio(number, tally.tasks))));
+    // The keys are in this order: 1, 2, 3, 4+.
+    cells.extend(tally.succeeded_on_attempt.values().map(|number| percent(ratio(*number, tally.tasks))));
     cells.extend([
-        percent(figures.success),
-        figures.per_success.map_or_else(|| "-".into(), |tries| format!("{tries:.2}")),
-        percent(figures.extra),
+        percent(tally.success_rate),
+        tally.attempts_per_success.map_or_else(|| "-".into(), |tries| format!("{tries:.2}")),
+        percent(tally.extra_request_rate),
         tally.dead.to_string(),
     ]);
-    Entry { name: name_of(tally), cells, json: tally_json(tally) }
+    Entry { name: name_of(tally), cells, json: to_json(tally) }
 }
 
-fn tally_json(tally: &Tally) -> Value {
-    let figures = Figures::of(tally);
-    json!({
-        "group": tally.group,
-        "variant": tally.variant,
-        "tasks": tally.tasks,
-        "attempted": tally.attempted,
-        "succeeded": tally.succeeded,
-        "succeeded_on_attempt": { "1": tally.succeeded_on[0], "2": tally.succeeded_on[1], "3": tally.succeeded_on[2], "4+": tally.succeeded_on[3] },
-        "success_rate": figures.success,
-        "first_try_rate": figures.first_try,
-        "dead": tally.dead,
-        "permanent": tally.permanent,
-        "degraded": tally.degraded,
-        "degraded_rate": figures.degraded,
-        "fell_back": tally.fell_back,
-        "attempts": tally.attempts,
-        "attempt_success_rate": figures.attempt_success,
-        "attempts_per_success": figures.per_success,
-        "extra_request_rate": figures.extra,
-        "attempts_per_task": figures.extra.map(|extra| extra + 1.0),
-        "least_attempts_per_task": figures.least,
-        "cost": tally.cost,
-        "handler_ms": tally.handler_ms,
-    })
-}
-
-fn attempt_entry(tally: &AttemptTally) -> Entry {
-    let rate = ratio(tally.succeeded, tally.attempts);
+fn attempt_entry(tally: &AttemptTallyDocument) -> Entry {
     let cells = vec![
-        tally.number.to_string(),
+        tally.attempt.to_string(),
         tally.attempts.to_string(),
         tally.succeeded.to_string(),
-        percent(rate),
+        percent(tally.success_rate),
         length(tally.handler_ms),
         format!("{:.2}", tally.cost),
     ];
-    let json = json!({
-        "attempt": tally.number,
-        "attempts": tally.attempts,
-        "succeeded": tally.succeeded,
-        "success_rate": rate,
-        "handler_ms": tally.handler_ms,
-        "cost": tally.cost,
-    });
-    Entry { name: tally.number.to_string(), cells, json }
+    Entry { name: tally.attempt.to_string(), cells, json: to_json(tally) }
 }
 
-fn failure_entry(failure: &FailureTally) -> Entry {
+fn failure_entry(failure: &FailureTallyDocument) -> Entry {
     let status = failure.http_status.map(|status| status.to_string()).unwrap_or_default();
     let cells = vec![
         failure.attempts.to_string(),
@@ -299,32 +181,17 @@ fn failure_entry(failure: &FailureTally) -> Entry {
         failure.code.clone().unwrap_or_default(),
         status,
     ];
-    let json = json!({
-        "class": failure.class,
-        "code": failure.code,
-        "http_status": failure.http_status,
-        "attempts": failure.attempts,
-        "tasks": failure.tasks,
-    });
-    Entry { name: failure.class.clone(), cells, json }
+    Entry { name: failure.class.clone(), cells, json: to_json(failure) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn groups_are_named_as_the_command_line_names_them() {
-        assert_eq!(by("label.shop"), Ok(By::Group(GroupBy::Label("shop".into()), "label.shop".into())));
-        assert_eq!(by("attempt"), Ok(By::Attempt));
-        for bad in ["", "label.", "shop", "types"] {
-            assert!(by(bad).is_err(), "{bad}");
-        }
-    }
+    use redeliver::store::Tally;
 
     #[test]
     fn a_group_without_tasks_divides_by_nothing() {
-        let cells = entry(&Tally::default()).cells;
+        let cells = entry(&TallyDocument::of(&Tally::default())).cells;
         assert_eq!(cells[2..], ["-", "-", "-", "-", "-", "-", "-", "0"]);
         assert_eq!(
             (percent(Some(0.0)), percent(Some(1.0)), percent(Some(0.985))),

@@ -4,20 +4,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use redeliver::store::{Store, Urgency};
-use redeliver::task::{Answer, AttachmentBody, Attempt, Command, Status, WakeUp};
+use redeliver::desk::Act;
+use redeliver::desk::task::TaskDetail;
+use redeliver::task::{Attachment, AttachmentBody, Status};
 use serde_json::{Value, json};
 
-use super::bulk::{Fate, Fates};
 use super::confirm::Consent;
-use super::context::Context;
+use super::context::{Context, Door};
 use super::exit::{self, Exit};
 use super::filter::{FilterArgs, PageArgs, read_ids};
 use super::output::{Entry, Listing};
-use super::pager;
-use super::view;
-use super::wait;
-use super::wake::Waker;
+use super::pager::{self, Which};
+use super::{bulk, view, wait};
 
 /// Look at tasks, stop them, run them now, wait for them
 #[derive(Debug, Subcommand)]
@@ -111,58 +109,64 @@ fn ended_status(text: &str) -> Result<Status, String> {
 /// # Errors
 /// With an exit code in the chain where one fits.
 pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
-    let store = context.store().await?;
-    let store_ref = &*store;
     match verb {
-        Verb::List { filter, page } => context.bound("the store", list(context, store_ref, &filter, &page)).await?,
+        Verb::List { filter, page } => {
+            pager::print(context, Which::Tasks, &filter, &page, &view::TASK_COLUMNS, view::task_entry).await?;
+            Ok(Exit::Done)
+        }
         Verb::Show { id, attachments } => {
-            context.bound("the store", show(context, store_ref, &id, attachments.as_deref())).await?
+            let door = context.door().await?;
+            context.bound("the store", show(context, &door, &id, attachments.as_deref())).await?
         }
         Verb::Cancel { ids, consent } => {
             let ids = read_ids(ids.iter())?;
-            context.bound("the store", cancel(context, store_ref, &ids, &consent)).await?
+            if !consent.dry_run {
+                consent.ask(&format!("Cancel {} tasks for good?", ids.len()))?;
+            }
+            bulk::act(context, Act::Cancel, &ids, &consent).await
         }
-        Verb::Retry { ids, consent } => {
-            let ids = read_ids(ids.iter())?;
-            let waker = Waker::connect(context, store.clone()).await?;
-            let exit =
-                context.bound("the store or the broker", retry(context, store_ref, &waker, &ids, &consent)).await?;
-            waker.close().await;
-            exit
-        }
-        Verb::Wait { ids, status } => wait_for(context, store_ref, &read_ids(ids.iter())?, status).await,
+        Verb::Retry { ids, consent } => bulk::act(context, Act::RunNow, &read_ids(ids.iter())?, &consent).await,
+        Verb::Wait { ids, status } => wait_for(context, &read_ids(ids.iter())?, status).await,
     }
-}
-
-async fn list(context: &Context, store: &dyn Store, filter: &FilterArgs, page: &PageArgs) -> anyhow::Result<Exit> {
-    let filter = filter.to_filter(&[], store.now())?;
-    pager::print(&context.printer, store, &filter, page, &view::TASK_COLUMNS, view::task_entry).await?;
-    Ok(Exit::Done)
 }
 
 /// Prints everything about one task; `redeliver dlq show` is the same with another check.
 ///
 /// # Errors
 /// [`Exit::NotFound`] when there is none.
-pub async fn show(context: &Context, store: &dyn Store, id: &str, folder: Option<&Path>) -> anyhow::Result<Exit> {
-    let task = wait::one(context, store, id).await?;
-    let attempts = store.attempts(id).await?;
-    let result = store.result(id).await?;
-    context.printer.one(&view::task_document(&task, &attempts, result.as_ref()))?;
+pub async fn show(context: &Context, door: &Door<'_>, id: &str, folder: Option<&Path>) -> anyhow::Result<Exit> {
+    let detail = wait::detail(context, door, id).await?;
+    context.printer.one(&view::task_document(&detail))?;
     if let Some(folder) = folder {
-        let written = write_attachments(folder, &attempts)?;
+        let written = write_attachments(folder, door, &detail).await?;
         context.say(format!("{written} attachments written to {}", folder.display()));
     }
     Ok(Exit::Done)
 }
 
 /// Writes the stored attachments as `<generation>-<attempt>-<name>`.
-fn write_attachments(folder: &Path, attempts: &[Attempt]) -> anyhow::Result<usize> {
+async fn write_attachments(folder: &Path, door: &Door<'_>, detail: &TaskDetail) -> anyhow::Result<usize> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let in_store = match door {
+        Door::Store(store) => store.attempts(&detail.task.id).await?,
+        Door::Api(_) => Vec::new(),
+    };
     let mut written = 0;
-    for attempt in attempts {
-        for (index, attachment) in attempt.attachments.iter().enumerate() {
-            let AttachmentBody::Bytes(bytes) = &attachment.body else { continue };
+    for (at, attempt) in detail.attempts.iter().enumerate() {
+        for (index, attachment) in attempt.attachments.iter().enumerate().filter(|(_, attachment)| attachment.stored) {
+            let bytes = match door {
+                Door::Store(_) => match in_store.get(at).and_then(|attempt| attempt.attachments.get(index)) {
+                    Some(Attachment { body: AttachmentBody::Bytes(bytes), .. }) => bytes.to_vec(),
+                    _ => continue,
+                },
+                Door::Api(remote) => {
+                    let (generation, number) = (attempt.generation.to_string(), attempt.number.to_string());
+                    let place = index.to_string();
+                    let id = detail.task.id.as_str();
+                    let path = ["tasks", id, "attempts", &generation, &number, "attachments", &place];
+                    remote.bytes(reqwest::Method::GET, &path, None, None).await?
+                }
+            };
             // The name came from a handler: only its plain characters become part of a path.
             let plain = |c: char| if c.is_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '_' };
             let name: String = attachment.name.chars().take(100).map(plain).collect();
@@ -174,83 +178,9 @@ fn write_attachments(folder: &Path, attempts: &[Attempt]) -> anyhow::Result<usiz
     Ok(written)
 }
 
-async fn cancel(context: &Context, store: &dyn Store, ids: &[String], consent: &Consent) -> anyhow::Result<Exit> {
-    if consent.dry_run {
-        return dry_run(context, store, ids, "would be cancelled").await;
-    }
-    consent.ask(&format!("Cancel {} tasks for good?", ids.len()))?;
-    tracing::info!(tasks = ids.len(), reason = consent.reason.as_deref().unwrap_or(""), "cancelling");
-    let commands = ids.iter().map(|id| Command::Cancel { id: id.clone(), note: consent.reason.clone() }).collect();
-    let answers = store.apply(Urgency::Normal, commands).await?;
-    let mut fates = Fates::default();
-    for (id, answer) in ids.iter().zip(answers) {
-        match answer {
-            Answer::Done => fates.push(id, Fate::Done, "cancelled"),
-            other => push_refusal(&mut fates, id, &other),
-        }
-    }
-    fates.print(context)
-}
-
-async fn retry(
-    context: &Context,
-    store: &dyn Store,
-    waker: &Waker,
-    ids: &[String],
-    consent: &Consent,
-) -> anyhow::Result<Exit> {
-    if consent.dry_run {
-        return dry_run(context, store, ids, "would run now").await;
-    }
-    let commands = ids.iter().map(|id| Command::RunNow { id: id.clone() }).collect();
-    let answers = store.apply(Urgency::Normal, commands).await?;
-    let mut fates = Fates::default();
-    let mut wake_ups: Vec<WakeUp> = Vec::new();
-    for (id, answer) in ids.iter().zip(answers) {
-        match answer {
-            Answer::Publish(wake_up) => {
-                fates.push(id, Fate::Done, "runs now");
-                wake_ups.push(wake_up);
-            }
-            other => push_refusal(&mut fates, id, &other),
-        }
-    }
-    let sent = waker.send(&wake_ups).await?;
-    if sent.left_to_alarms > 0 && waker.has_broker() {
-        context.say(format!("{} wake-ups were not confirmed; the store's alarms cover them", sent.left_to_alarms));
-    }
-    fates.print(context)
-}
-
-/// What the store's other answers mean for a person.
-fn push_refusal(fates: &mut Fates, id: &str, answer: &Answer) {
-    match answer {
-        Answer::Unknown => fates.push(id, Fate::NotFound, "there is no such task"),
-        Answer::NotNow { status } => fates.push(id, Fate::Conflict, format!("it is {status}, not waiting")),
-        Answer::Unprocessable { message } => fates.push(id, Fate::Failed, message.clone()),
-        other => fates.push(id, Fate::Conflict, format!("it has just changed ({other:?})")),
-    }
-}
-
-async fn dry_run(context: &Context, store: &dyn Store, ids: &[String], would: &str) -> anyhow::Result<Exit> {
-    let mut fates = Fates::default();
-    for (id, task) in ids.iter().zip(store.get(ids).await?) {
-        match task.map(|task| task.state.status) {
-            None => fates.push(id, Fate::NotFound, "there is no such task"),
-            Some(status) if status.is_waiting() => fates.push(id, Fate::Done, would),
-            Some(status) => fates.push(id, Fate::Conflict, format!("it is {status}, not waiting")),
-        }
-    }
-    fates.print(context)
-}
-
-async fn wait_for(
-    context: &Context,
-    store: &dyn Store,
-    ids: &[String],
-    wanted: Option<Status>,
-) -> anyhow::Result<Exit> {
-    let waited = wait::until_ended(context, store, ids).await?;
+async fn wait_for(context: &Context, ids: &[String], wanted: Option<Status>) -> anyhow::Result<Exit> {
+    let door = context.door().await?;
+    let waited = wait::until_ended(context, &door, ids).await?;
     let mut listing = Listing::new(&["id", "status", "ended_at"]);
     let mut as_wanted = waited.all_ended;
     for (id, task) in ids.iter().zip(&waited.tasks) {
@@ -259,10 +189,9 @@ async fn wait_for(
             listing.push(Entry { name: id.clone(), cells: vec![id.clone(), "unknown".into(), String::new()], json });
             continue;
         };
-        as_wanted &= wanted.is_none_or(|wanted| task.state.status == wanted);
-        let entry = view::task_entry(task);
-        let cells = vec![id.clone(), entry.cells[2].clone(), super::output::time_or_empty(task.state.ended_at)];
-        listing.push(Entry { cells, ..entry });
+        as_wanted &= wanted.is_none_or(|wanted| task.status == wanted);
+        let cells = vec![id.clone(), view::status_for_people(task), task.ended_at.clone().unwrap_or_default()];
+        listing.push(Entry { cells, ..view::task_entry(task) });
     }
     context.printer.list(&listing)?;
     if !waited.all_ended {

@@ -1,17 +1,15 @@
 //! `redeliver policy report`: variants of a policy, compared (X4).
 
-use redeliver::policy::{Arm, difference, sentence};
-use redeliver::store::{GroupBy, Tally};
-use serde_json::{Value, json};
+use redeliver::desk::filter::FilterText;
+use redeliver::desk::stats::{Report, VariantDocument, Verdict, report};
+use redeliver::desk::to_json;
+use serde::Serialize;
 
-use super::context::Context;
+use super::context::{Context, Door};
 use super::exit::{self, Exit};
-use super::filter::FilterArgs;
-use super::output::{Document, Entry, Format, Listing, length, time_or_null};
-use super::stats::{percent, ratio};
-
-/// Fewer tasks than this in a variant say too little, whatever the interval.
-const FEW: i64 = 30;
+use super::filter::{FilterArgs, now};
+use super::output::{Document, Entry, Format, Listing, length};
+use super::stats::percent;
 
 /// What is compared.
 #[derive(Debug, clap::Args)]
@@ -30,130 +28,71 @@ const COLUMNS: [&str; 10] = ["policy", "variant", "n", "success", "interval", "t
 /// # Errors
 /// [`Exit::NotFound`] when the named policy has no task with a variant and is not configured either.
 pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
-    let store = context.store().await?;
-    let filter = args.filter.to_filter(&[], store.now())?;
-    let mut tallies = context.bound("the store", store.tallies(&GroupBy::Variant, &filter)).await??;
-    if let Some(name) = &args.policy {
-        tallies.retain(|tally| tally.group.as_deref() == Some(name));
+    let found: Report = match context.door().await? {
+        Door::Store(store) => {
+            let filter = args.filter.to_filter(&[], store.now())?;
+            context.bound("the store", report(&*store, args.policy.as_deref(), &filter)).await??
+        }
+        Door::Api(remote) => {
+            let filter = FilterText::of(&args.filter.to_filter(&[], now())?);
+            let query = Query { policy: args.policy.clone(), filter };
+            context.bound("the server", remote.get(&["policies", "report"], &query)).await??
+        }
+    };
+    if let Some(name) = args.policy.as_ref().filter(|_| found.items.is_empty() && context.remote().is_none()) {
         let rules = context.config().policies.rules();
-        if tallies.is_empty() && !rules.iter().any(|rule| rule.name == *name) {
+        if !rules.iter().any(|rule| rule.name == *name) {
             let known: Vec<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
             let text =
                 format!("policy {name:?} is not configured and no task has had it; there are: {}", known.join(", "));
             return Err(exit::error(Exit::NotFound, text));
         }
     }
-    tallies.sort_by(|a, b| (&a.group, &a.variant).cmp(&(&b.group, &b.variant)));
     let mut listing = Listing::new(&COLUMNS);
-    tallies.iter().for_each(|tally| listing.push(entry(tally)));
+    found.items.iter().for_each(|variant| listing.push(entry(variant)));
     if !matches!(context.printer.format(), Format::Table | Format::Json) {
         context.printer.list(&listing)?;
         return Ok(Exit::Done);
     }
-    let verdicts: Vec<Verdict> = tallies.chunk_by(|a, b| a.group == b.group).map(Verdict::of).collect();
-    let json = json!({
-        "since": time_or_null(filter.since),
-        "until": time_or_null(filter.until),
-        "items": listing.json(),
-        "next": Value::Null,
-        "verdicts": verdicts.iter().map(|verdict| verdict.json.clone()).collect::<Vec<_>>(),
-    });
-    let mut lines: Vec<(&'static str, String)> =
-        verdicts.into_iter().map(|verdict| ("verdict", verdict.text)).collect();
+    let said = |verdict: &Verdict| {
+        let policy = verdict.policy.as_deref().unwrap_or("(none)");
+        ("verdict", format!("{policy}: {}", verdict.sentence))
+    };
+    let mut lines: Vec<(&'static str, String)> = found.verdicts.iter().map(said).collect();
     if lines.is_empty() {
         lines.push(("verdict", "nothing to compare: no task of a policy with variants has ended".into()));
     }
-    let tables = if tallies.is_empty() { Vec::new() } else { vec![("VARIANTS (success in %, per task)", listing)] };
-    context.printer.one(&Document { name: "report".into(), lines, tables, json })?;
+    let tables = if found.items.is_empty() { Vec::new() } else { vec![("VARIANTS (success in %, per task)", listing)] };
+    context.printer.one(&Document { name: "report".into(), lines, tables, json: to_json(&found) })?;
     Ok(Exit::Done)
 }
 
-/// What the numbers of one policy say.
-struct Verdict {
-    text: String,
-    json: Value,
+/// What a server is asked.
+#[derive(Serialize)]
+struct Query {
+    #[serde(flatten)]
+    filter: FilterText,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
 }
 
-impl Verdict {
-    fn of(variants: &[Tally]) -> Verdict {
-        let arms: Vec<Arm> = variants.iter().map(arm).collect();
-        let policy = variants.first().and_then(|tally| tally.group.clone());
-        let mut said = sentence(&arms);
-        let few = variants.iter().find(|tally| tally.tasks < FEW).filter(|_| arms.len() > 1);
-        if let Some(few) = few {
-            said.push_str(&format!("; {} tasks of {} are too few to tell", few.tasks, variant(few)));
-        }
-        let best = arms.iter().max_by(|a, b| a.rate().total_cmp(&b.rate()));
-        let against: Vec<Value> = best
-            .into_iter()
-            .flat_map(|best| arms.iter().filter(move |arm| arm.name != best.name).map(move |other| (best, other)))
-            .map(|(best, other)| {
-                let difference = difference(best, other);
-                json!({
-                    "better": best.name,
-                    "than": other.name,
-                    "points": difference.points,
-                    "low": difference.low,
-                    "high": difference.high,
-                    "p_value": difference.p_value,
-                })
-            })
-            .collect();
-        let name = policy.as_deref().unwrap_or("(none)");
-        Verdict {
-            text: format!("{name}: {said}"),
-            json: json!({ "policy": policy, "sentence": said, "too_few": few.is_some(), "differences": against }),
-        }
-    }
-}
-
-fn variant(tally: &Tally) -> String {
-    tally.variant.clone().unwrap_or_default()
-}
-
-fn arm(tally: &Tally) -> Arm {
-    let count = |number: i64| u64::try_from(number).unwrap_or(0);
-    Arm { name: variant(tally), n: count(tally.tasks), succeeded: count(tally.succeeded) }
-}
-
-fn entry(tally: &Tally) -> Entry {
-    let arm = arm(tally);
-    let (low, high) = arm.interval();
-    let handler_ms = ratio(tally.handler_ms, tally.tasks);
+fn entry(variant: &VariantDocument) -> Entry {
     #[expect(clippy::cast_possible_truncation, reason = "a length of time for people")]
-    let handler = handler_ms.map_or_else(|| "-".into(), |ms| length(ms.round() as i64));
-    let tries = ratio(tally.attempts, tally.tasks);
-    let cost = ratio(1, tally.tasks).map(|share| share * tally.cost);
+    let handler = variant.handler_ms_per_task.map_or_else(|| "-".into(), |ms| length(ms.round() as i64));
     let took = |ms: Option<i64>| ms.map_or_else(|| "-".into(), length);
     let cells = vec![
-        tally.group.clone().unwrap_or_else(|| "(none)".into()),
-        variant(tally),
-        tally.tasks.to_string(),
-        percent(Some(arm.rate())),
-        format!("{}–{}", percent(Some(low)), percent(Some(high))),
-        tries.map_or_else(|| "-".into(), |tries| format!("{tries:.2}")),
+        variant.policy.clone().unwrap_or_else(|| "(none)".into()),
+        variant.variant.clone().unwrap_or_default(),
+        variant.n.to_string(),
+        percent(Some(variant.success_rate)),
+        format!("{}–{}", percent(Some(variant.success_low)), percent(Some(variant.success_high))),
+        variant.attempts_per_task.map_or_else(|| "-".into(), |tries| format!("{tries:.2}")),
         handler,
-        cost.map_or_else(|| "-".into(), |cost| format!("{cost:.3}")),
-        took(tally.p50_ms),
-        took(tally.p95_ms),
+        variant.cost_per_task.map_or_else(|| "-".into(), |cost| format!("{cost:.3}")),
+        took(variant.time_to_success_p50_ms),
+        took(variant.time_to_success_p95_ms),
     ];
-    let json = json!({
-        "policy": tally.group,
-        "variant": tally.variant,
-        "n": tally.tasks,
-        "succeeded": tally.succeeded,
-        "success_rate": arm.rate(),
-        "success_low": low,
-        "success_high": high,
-        "dead": tally.dead,
-        "fell_back": tally.fell_back,
-        "attempts_per_task": tries,
-        "handler_ms_per_task": handler_ms,
-        "handler_ms": tally.handler_ms,
-        "cost_per_task": cost,
-        "cost": tally.cost,
-        "time_to_success_p50_ms": tally.p50_ms,
-        "time_to_success_p95_ms": tally.p95_ms,
-    });
-    Entry { name: format!("{} {}", tally.group.as_deref().unwrap_or_default(), variant(tally)), cells, json }
+    let (policy, name) =
+        (variant.policy.as_deref().unwrap_or_default(), variant.variant.as_deref().unwrap_or_default());
+    Entry { name: format!("{policy} {name}"), cells, json: to_json(variant) }
 }

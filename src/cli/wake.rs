@@ -1,30 +1,14 @@
-//! Publishing the wake-ups that the store's answers ask for, after the commit.
-//!
-//! Nothing depends on it: the row's alarm stands whatever becomes of the message. What fails is told to the store so that its alarm
-//! need not wait for a judgement, and to the person.
+//! The desk's waker, over the configured broker.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use redeliver::broker::{Broker, Published, wake_up};
-use redeliver::store::{Store, Urgency};
-use redeliver::task::{Answer, Command, WakeUp};
+use redeliver::store::Store;
 
 use super::context::Context;
 
 /// Sends wake-ups, or leaves them to the alarms where there is no broker to reach (`embedded` lives inside the worker).
-pub struct Waker {
-    store: Arc<dyn Store>,
-    broker: Option<Arc<dyn Broker>>,
-}
-
-/// What became of a batch.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Sent {
-    /// Confirmed by the broker.
-    pub confirmed: usize,
-    /// Not confirmed: the store's alarms wake them.
-    pub left_to_alarms: usize,
-}
+pub struct Waker(redeliver::desk::Waker);
 
 impl Waker {
     /// Reaches the broker, so that an unreachable one is an error before anything is changed.
@@ -33,59 +17,14 @@ impl Waker {
     /// When it is not reachable.
     pub async fn connect(context: &Context, store: Arc<dyn Store>) -> anyhow::Result<Waker> {
         let broker = if context.config().broker.is_embedded() { None } else { Some(context.broker().await?) };
-        Ok(Waker { store, broker })
+        Ok(Waker(redeliver::desk::Waker::new(store, broker)))
     }
+}
 
-    /// Publishes.
-    ///
-    /// # Errors
-    /// When the store cannot be told what failed.
-    pub async fn send(&self, wake_ups: &[WakeUp]) -> anyhow::Result<Sent> {
-        let mut sent = Sent::default();
-        if wake_ups.is_empty() {
-            return Ok(sent);
-        }
-        let fates = match &self.broker {
-            Some(broker) => broker.publish(wake_ups.iter().map(wake_up).collect()).await,
-            None => vec![Published::NotSent { reason: "the broker is embedded in the worker".into() }; wake_ups.len()],
-        };
-        let mut commands = Vec::new();
-        for (wake, fate) in wake_ups.iter().zip(fates) {
-            match fate {
-                Published::Confirmed => sent.confirmed += 1,
-                // It may be there: the alarm judges.
-                Published::Unconfirmed { .. } => sent.left_to_alarms += 1,
-                Published::Returned | Published::Nacked | Published::NotSent { .. } => {
-                    sent.left_to_alarms += 1;
-                    commands.push(Command::PublishFailed {
-                        id: wake.id.clone(),
-                        stamp: wake.stamp,
-                        sent_at: wake.route.sent_at,
-                    });
-                }
-            }
-        }
-        if !commands.is_empty() {
-            let answers = self.store.apply(Urgency::Normal, commands).await?;
-            for answer in answers {
-                // Anything but `Done` means that the row has moved on, which is as good.
-                if let Answer::Unprocessable { message } = answer {
-                    tracing::warn!(error = %message, "a row cannot be processed");
-                }
-            }
-        }
-        Ok(sent)
-    }
+impl Deref for Waker {
+    type Target = redeliver::desk::Waker;
 
-    /// Whether unconfirmed wake-ups are worth a word: without a reachable broker they are the rule.
-    pub fn has_broker(&self) -> bool {
-        self.broker.is_some()
-    }
-
-    /// Closes the broker's session.
-    pub async fn close(&self) {
-        if let Some(broker) = &self.broker {
-            broker.close().await;
-        }
+    fn deref(&self) -> &redeliver::desk::Waker {
+        &self.0
     }
 }

@@ -191,6 +191,24 @@ pub struct FilterError {
 const MOST_VALUES: usize = 10_000;
 
 impl FilterText {
+    /// What its fields are called in a query.
+    pub const FIELDS: [&str; 14] = [
+        "type",
+        "label",
+        "status",
+        "reason_is",
+        "class",
+        "code",
+        "http_status",
+        "fingerprint",
+        "queue",
+        "id",
+        "since",
+        "until",
+        "attempts",
+        "text",
+    ];
+
     /// The text that means `filter`, for those who look at it later: points in time instead of lengths.
     pub fn of(filter: &Filter) -> FilterText {
         let words = |comparison| match comparison {
@@ -321,6 +339,13 @@ mod tests {
         for bad in ["", ">", "=>3", ">=x", ">=-1"] {
             assert!(attempts(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn its_fields_are_called_as_they_are() {
+        let schema = schemars::schema_for!(FilterText);
+        let names: Vec<&String> = schema.get("properties").unwrap().as_object().unwrap().keys().collect();
+        assert_eq!(names, FilterText::FIELDS);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! with the process.
 
 mod access;
+mod look;
 mod triage;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

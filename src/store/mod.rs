@@ -6,6 +6,7 @@
 
 pub mod access;
 mod clock;
+pub mod look;
 pub mod memory;
 pub mod sqlite;
 mod tally;
@@ -27,6 +28,7 @@ pub use triage::{
 pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 
 use access::AccessStore;
+use look::LookStore;
 
 use crate::gate::{Chance, GateState, HeldGate};
 use crate::policy::TopicPattern;
@@ -192,7 +194,7 @@ pub struct StoreReport {
 
 /// The port. Every method may be called from any task; dropping the future of [`Store::apply`] does not undo it.
 #[async_trait]
-pub trait Store: AccessStore + TriageStore + Send + Sync + 'static {
+pub trait Store: AccessStore + LookStore + TriageStore + Send + Sync + 'static {
     /// The store's clock.
     fn now(&self) -> Millis;
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use redeliver::api::{self, App, Server, secret};
+use redeliver::api::{App, Server, secret};
 use redeliver::config::Config;
+use redeliver::console;
 use redeliver::desk::submit::submit;
 use redeliver::store::access::{NewToken, Role};
 use redeliver::store::memory::MemoryStore;
@@ -49,11 +50,12 @@ impl Desk {
             let new = NewToken { name, hash, role, created_by: "test".into(), expires_at: None };
             assert!(redeliver::store::access::AccessStore::create_token(&*store, new).await.unwrap());
         }
-        let console = config.console.clone();
+        let settings = config.console.clone();
         let app =
-            App::new(Arc::clone(&store) as Arc<dyn Store>, None, Arc::new(ArcSwap::from_pointee(config)), console);
+            App::new(Arc::clone(&store) as Arc<dyn Store>, None, Arc::new(ArcSwap::from_pointee(config)), settings);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = Server::start(listener, app, api::pages()).unwrap();
+        let pages = console::pages(&app);
+        let server = Server::start(listener, app, pages).unwrap();
         let client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(Duration::from_secs(20))

@@ -50,7 +50,7 @@ fn a_person_opens_a_breaker_sees_who_waits_and_closes_it_again() {
     assert_eq!(none.json(), json!({ "items": [], "next": null }), "a dry run changes nothing");
     folder.run(&["breaker", "close", key]).expect_exit(5);
 
-    let variables = [("USER", "mei")];
+    let variables = [("USER", "mei"), ("HOSTNAME", "laptop")];
     let arguments = ["breaker", "open", "shop/label.shop=a", "--reason", "locked out"];
     folder.run_with(&arguments, &variables).expect_exit(0);
     let worker = folder.work();
@@ -62,7 +62,7 @@ fn a_person_opens_a_breaker_sees_who_waits_and_closes_it_again() {
     let open = row(&list, key);
     assert_eq!((&open["phase"], &open["forced_open"], &open["waiting"]), (&json!("open"), &json!(true), &json!(1)));
     assert_eq!((&open["until"], &open["next_probe_at"]), (&Value::Null, &Value::Null));
-    assert_eq!((&open["word"]["by"], &open["word"]["reason"]), (&json!("mei"), &json!("locked out")));
+    assert_eq!((&open["word"]["by"], &open["word"]["reason"]), (&json!("mei@laptop"), &json!("locked out")));
     assert!(open["since"].as_str().is_some_and(|since| since.ends_with('Z')), "{open}");
     let shown = folder.run(&["task", "show", "t1", "-o", "json"]).expect_exit(0).json();
     assert_eq!((&shown["held_by"], &shown["held_turn"]), (&json!(key), &json!("label.shop=a")));

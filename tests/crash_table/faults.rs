@@ -13,6 +13,7 @@ use redeliver::gate::{Chance, GateState, HeldGate};
 use redeliver::store::access::{
     AccessStore, AuditEntry, AuditFilter, AuditRecord, NewToken, Session, SignInLink, Token,
 };
+use redeliver::store::look::{AttemptHead, LookStore, WaitScale, Waiting};
 use redeliver::store::{
     Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, GroupNote, ItemCounts, ItemOutcome, LetterGroup,
     LetterGroupBy, LetterHistory, NewPolicies, NewReplay, Node, Pace, Page, Pause, PolicyVersion, Prunable, Released,
@@ -20,7 +21,8 @@ use redeliver::store::{
     StoreReport, Tally, TriageStore, Urgency,
 };
 use redeliver::task::{
-    Answer, Attempt, Command, DlqLedger, EditRecord, LaneKey, LaneLedger, Millis, Spot, Status, Task, TaskResult,
+    Answer, Attachment, Attempt, Command, DlqLedger, EditRecord, LaneKey, LaneLedger, Millis, Spot, Status, Task,
+    TaskResult,
 };
 use tokio::sync::mpsc;
 
@@ -118,6 +120,21 @@ impl WatchedStore {
             }),
             after: Box::new(|_| {}),
         }
+    }
+}
+
+#[async_trait]
+impl LookStore for WatchedStore {
+    async fn waiting(&self, scale: &WaitScale) -> Result<Waiting, StoreError> {
+        self.inner.waiting(scale).await
+    }
+
+    async fn attempt_heads(&self, id: &str) -> Result<Vec<AttemptHead>, StoreError> {
+        self.inner.attempt_heads(id).await
+    }
+
+    async fn attachment(&self, id: &str, fence: i64, position: usize) -> Result<Option<Attachment>, StoreError> {
+        self.inner.attachment(id, fence, position).await
     }
 }
 

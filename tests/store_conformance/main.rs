@@ -29,6 +29,7 @@ mod fixture;
 mod gates;
 mod letters;
 mod lists;
+mod look;
 mod pauses;
 mod people;
 mod replays;

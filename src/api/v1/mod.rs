@@ -7,6 +7,7 @@ mod gates;
 mod people;
 mod policies;
 mod queues;
+mod replays;
 mod tasks;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub fn table() -> Vec<Route> {
     ];
     table.extend(tasks::routes());
     table.extend(dead_letters::routes());
+    table.extend(replays::routes());
     table.extend(gates::routes());
     table.extend(policies::routes());
     table.extend(queues::routes());
@@ -66,7 +68,7 @@ struct Done {
 
 impl App {
     /// Who may see what of a payload.
-    fn mask<'c>(&'c self, principal: &Principal) -> Mask<'c> {
+    pub(crate) fn mask<'c>(&'c self, principal: &Principal) -> Mask<'c> {
         if principal.may(Role::Editor) { Mask::none() } else { Mask::of(&self.console.masked) }
     }
 
@@ -75,12 +77,12 @@ impl App {
         found.ok_or_else(|| Problem::not_found(format!("there is no task {id:?}")))
     }
 
-    fn waker(&self) -> Waker {
+    pub(crate) fn waker(&self) -> Waker {
         Waker::new(Arc::clone(&self.store), self.broker.clone())
     }
 
     /// Tells the audit. A change whose entry cannot be written is answered as a problem, so that somebody looks.
-    async fn told(&self, entry: AuditEntry) -> Result<(), Problem> {
+    pub(crate) async fn told(&self, entry: AuditEntry) -> Result<(), Problem> {
         let action = entry.action.clone();
         self.store.record(entry).await.map(drop).map_err(|error| {
             tracing::error!(%error, action, "a change was made and the audit could not be told");

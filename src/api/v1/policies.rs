@@ -7,7 +7,7 @@ use axum::extract::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::input::{self, Body, Params};
+use super::input::{self, Body, Filtered, Params};
 use super::{Api, Principal, Problem, Route};
 use crate::api::FieldError;
 use crate::config::ConfigError;
@@ -34,6 +34,7 @@ pub(super) fn routes() -> Vec<Route> {
         .answers::<Explained>(200, "Which rule, why not the earlier ones, which schedule"),
         Route::get(("/v1/policies/report", "reportPolicies", "Variants of policies, compared"), Role::Viewer, reported)
             .query::<ReportQuery>()
+            .query::<FilterText>()
             .answers::<Report>(200, "With 95 % intervals"),
         Route::get(
             ("/v1/policies/history", "listPolicyVersions", "Versions in the store, and what each node runs"),
@@ -54,6 +55,7 @@ pub(super) fn routes() -> Vec<Route> {
             statistics,
         )
         .query::<StatsQuery>()
+        .query::<FilterText>()
         .answers::<Stats>(200, "The last day, unless `since` says otherwise"),
     ]
 }
@@ -141,30 +143,9 @@ async fn explained(State(app): Api, Params(query): Params<ExplainQuery>) -> Resu
 struct ReportQuery {
     /// Only this policy.
     policy: Option<String>,
-    /// Ended at or after: `2h` ago, `2026-01-31`, or RFC 3339.
-    since: Option<String>,
-    /// Ended before.
-    until: Option<String>,
-    /// Task types: AMQP topic patterns.
-    #[serde(default, rename = "type")]
-    types: Vec<String>,
-    /// `NAME=VALUE`
-    #[serde(default)]
-    label: Vec<String>,
-    /// The queue it belongs to.
-    #[serde(default)]
-    queue: Vec<String>,
 }
 
-async fn reported(State(app): Api, Params(query): Params<ReportQuery>) -> Result<Json<Report>, Problem> {
-    let filter = FilterText {
-        types: query.types,
-        labels: query.label,
-        queues: query.queue,
-        since: query.since,
-        until: query.until,
-        ..FilterText::default()
-    };
+async fn reported(State(app): Api, Filtered { filter, query }: Filtered<ReportQuery>) -> Result<Json<Report>, Problem> {
     let filter = filter.to_filter(app.store.now()).map_err(input::bad_query)?;
     Ok(Json(report(&*app.store, query.policy.as_deref(), &filter).await?))
 }
@@ -249,35 +230,14 @@ struct StatsQuery {
     /// The largest groups and the most frequent failures only; default 20.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<u32>,
-    /// Ended at or after: `2h` ago, `2026-01-31`, or RFC 3339; default a day ago.
-    since: Option<String>,
-    /// Ended before.
-    until: Option<String>,
-    /// Task types: AMQP topic patterns.
-    #[serde(default, rename = "type")]
-    types: Vec<String>,
-    /// `NAME=VALUE`
-    #[serde(default)]
-    label: Vec<String>,
-    /// The queue it belongs to.
-    #[serde(default)]
-    queue: Vec<String>,
 }
 
-async fn statistics(State(app): Api, Params(query): Params<StatsQuery>) -> Result<Json<Stats>, Problem> {
+async fn statistics(State(app): Api, Filtered { filter, query }: Filtered<StatsQuery>) -> Result<Json<Stats>, Problem> {
     let what = by(query.by.as_deref().unwrap_or("type")).map_err(|message| Problem::bad_request("by", message))?;
     let limit = query.limit.unwrap_or(20);
     if !(1..=1000).contains(&limit) {
         return Err(Problem::bad_request("limit", "expected a number from 1 to 1000"));
     }
-    let filter = FilterText {
-        types: query.types,
-        labels: query.label,
-        queues: query.queue,
-        since: query.since,
-        until: query.until,
-        ..FilterText::default()
-    };
     let filter = filter.to_filter(app.store.now()).map_err(input::bad_query)?;
     Ok(Json(stats(&*app.store, &what, &filter, usize::try_from(limit).unwrap_or(20)).await?))
 }

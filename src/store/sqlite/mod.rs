@@ -12,6 +12,7 @@ mod filter;
 mod groups;
 mod ladder;
 mod ledgers;
+mod look;
 mod open;
 #[cfg(test)]
 mod plans;

@@ -441,7 +441,7 @@ impl Store for SqliteStore {
     }
 }
 
-fn attempt(columns: &mut Columns<'_>) -> Result<Attempt, String> {
+pub(super) fn attempt(columns: &mut Columns<'_>) -> Result<Attempt, String> {
     Ok(Attempt {
         task_id: columns.next()?,
         fence: columns.next()?,
@@ -465,7 +465,7 @@ fn result(columns: &mut Columns<'_>) -> Result<TaskResult, String> {
     Ok(TaskResult { media_type: columns.next()?, truncated: columns.next::<i64>()? != 0, body: columns.next()? })
 }
 
-fn attachment(columns: &mut Columns<'_>) -> Result<(i64, Attachment), String> {
+pub(super) fn attachment(columns: &mut Columns<'_>) -> Result<(i64, Attachment), String> {
     let fence = columns.next()?;
     let (name, media_type) = (columns.next()?, columns.next()?);
     let (bytes, link, size): (Option<Vec<u8>>, Option<String>, Option<i64>) =
