@@ -34,6 +34,9 @@ pub struct Args {
     /// Serve API and console too, at this address and port
     #[arg(long, value_name = "ADDR")]
     console: Option<String>,
+    /// That address may be one that other machines can reach
+    #[arg(long, requires = "console")]
+    public: bool,
 }
 
 impl Args {
@@ -46,7 +49,8 @@ impl Args {
             flag: "--console",
             value: address.clone(),
         });
-        self.concurrency.iter().map(value).chain(console).collect()
+        let public = FlagValue { key: "console.public", flag: "--public", value: "true".into() };
+        self.concurrency.iter().map(value).chain(console).chain(self.public.then_some(public)).collect()
     }
 }
 
