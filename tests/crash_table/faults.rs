@@ -38,9 +38,11 @@ pub enum Step {
     AfterWakeUpPublish,
     BeforeCopyPublish,
     AfterCopyPublish,
+    BeforeReleaseCommit,
+    AfterReleaseCommit,
 }
 
-pub const STEPS: [Step; 9] = [
+pub const STEPS: [Step; 11] = [
     Step::BeforeSubmitCommit,
     Step::AfterSubmitCommit,
     Step::InHandler,
@@ -50,6 +52,8 @@ pub const STEPS: [Step; 9] = [
     Step::AfterWakeUpPublish,
     Step::BeforeCopyPublish,
     Step::AfterCopyPublish,
+    Step::BeforeReleaseCommit,
+    Step::AfterReleaseCommit,
 ];
 
 impl Step {
@@ -76,6 +80,7 @@ pub struct WatchedStore {
     inner: Arc<dyn Store>,
     before: BeforeApply,
     after: AfterApply,
+    step: Option<Step>,
 }
 
 impl WatchedStore {
@@ -91,6 +96,7 @@ impl WatchedStore {
         let first = matches!(step, Step::BeforeSubmitCommit | Step::BeforeSettleCommit);
         WatchedStore {
             inner,
+            step: Some(step),
             before: Box::new(move |commands| if first && concerned(commands) { step.die() } else { Ok(()) }),
             after: Box::new(move |commands| {
                 if concerned(commands) {
@@ -104,6 +110,7 @@ impl WatchedStore {
     pub fn away(inner: Arc<dyn Store>, away: Arc<AtomicBool>, refusals: Arc<AtomicU64>) -> WatchedStore {
         WatchedStore {
             inner,
+            step: None,
             before: Box::new(move |_| {
                 if !away.load(Ordering::SeqCst) {
                     return Ok(());
@@ -417,7 +424,14 @@ impl TriageStore for WatchedStore {
         most: usize,
         paced_to_us: i64,
     ) -> Result<Option<Released>, StoreError> {
-        self.inner.release_items(lease, most, paced_to_us).await
+        if self.step == Some(Step::BeforeReleaseCommit) {
+            Step::BeforeReleaseCommit.die();
+        }
+        let released = self.inner.release_items(lease, most, paced_to_us).await;
+        if self.step == Some(Step::AfterReleaseCommit) {
+            Step::AfterReleaseCommit.die();
+        }
+        released
     }
 
     async fn judge_items(

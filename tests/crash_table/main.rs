@@ -22,7 +22,7 @@ use redeliver::handler::{AttemptContext, Handler, Report, Route};
 use redeliver::policy::{Backoff, Policies, Policy, TopicPattern};
 use redeliver::producer::Producer;
 use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
-use redeliver::store::{Filter, Store, Urgency};
+use redeliver::store::{Filter, NewReplay, Pace, ReplayState, Selection, Store, Urgency};
 use redeliver::task::{Attempt, AttemptOutcome, Command, DlqCopy, Envelope, Outcome, Status, Task, class};
 use redeliver::telemetry::Observers;
 use redeliver::worker::{Plan, Worker};
@@ -114,15 +114,7 @@ async fn die_and_recover(vhost: &Vhost, step: Step, failures: i64) -> (Task, Vec
     let envelope = Envelope::new("test.crash").id("t1");
     Producer::new(Arc::clone(&recovering)).publish(envelope).await.expect("published");
 
-    let order = format!("{}|{failures}|{}|{}", step.name(), vhost.url(), path.display());
-    let status = tokio::process::Command::new(std::env::current_exe().expect("this binary"))
-        .args(["--exact", "child", "--nocapture"])
-        .env(CHILD, order)
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .status();
-    let status = tokio::time::timeout(Duration::from_secs(90), status).await.expect("the child ends").expect("runs");
-    assert_eq!(status.code(), None, "{step:?}: the child must die by its own hand, not end");
+    die(vhost, &path, step, failures).await;
 
     let store = store(&path).await;
     let worker = Worker::start(Arc::clone(&store), Arc::clone(&recovering), plan, Observers::default())
@@ -134,6 +126,19 @@ async fn die_and_recover(vhost: &Vhost, step: Step, failures: i64) -> (Task, Vec
     let attempts = store.attempts("t1").await.expect("attempts");
     worker.stop(Duration::from_secs(2)).await;
     (task, attempts)
+}
+
+/// Lets a worker die at `step`.
+async fn die(vhost: &Vhost, path: &Path, step: Step, failures: i64) {
+    let order = format!("{}|{failures}|{}|{}", step.name(), vhost.url(), path.display());
+    let status = tokio::process::Command::new(std::env::current_exe().expect("this binary"))
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, order)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status();
+    let status = tokio::time::timeout(Duration::from_secs(90), status).await.expect("the child ends").expect("runs");
+    assert_eq!(status.code(), None, "{step:?}: the child must die by its own hand, not end");
 }
 
 async fn wait_for_end(store: &dyn Store, id: &str) -> Task {
@@ -312,6 +317,56 @@ async fn a_replay_whose_wake_up_was_never_published_runs_by_its_alarm_and_its_co
         stage.end().await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_death_around_a_replay_jobs_commit_leaves_the_letter_to_the_next_driver_or_to_its_alarm() {
+    for step in [Step::BeforeReleaseCommit, Step::AfterReleaseCommit] {
+        support::with_vhost(async |vhost| {
+            let Stage { _folder: folder, store, broker, worker, .. } = stage(&vhost, 9).await;
+            wait_for_end(store.as_ref(), "t1").await;
+            wait_for_mirror(store.as_ref(), broker.as_ref()).await;
+            worker.stop(Duration::from_secs(2)).await;
+            let new = NewReplay {
+                selection: Selection::default(),
+                about: serde_json::json!({}),
+                created_by: None,
+                reason: None,
+                pace: Pace::default(),
+                edit: None,
+                driver: None,
+            };
+            let job = store.create_replay(new).await.expect("a job");
+            die(&vhost, &folder.path().join("store.db"), step, 0).await;
+            let left = store.replay(job.id).await.expect("the store").expect("the job");
+            let replayed = i64::from(step == Step::AfterReleaseCommit);
+            assert_eq!((left.counts.replayed, left.counts.waiting), (replayed, 1 - replayed), "{step:?}");
+
+            let calls = Arc::new(AtomicU64::new(0));
+            let plan = plan(Flaky { failures: 0, step: None, calls: Arc::clone(&calls) });
+            let broker = self::broker(&vhost.url());
+            let worker = Worker::start(Arc::clone(&store), Arc::clone(&broker), plan, Observers::default())
+                .await
+                .expect("the second worker");
+            let done = async {
+                loop {
+                    let job = store.replay(job.id).await.expect("the store").expect("the job");
+                    if job.state == ReplayState::Done {
+                        return job;
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            };
+            let job = tokio::time::timeout(Duration::from_secs(90), done).await.expect("the job ends");
+            assert_eq!((job.counts.succeeded, job.counts.matched()), (1, 1), "{step:?}");
+            assert_eq!(calls.load(Ordering::SeqCst), 1, "{step:?}: it ran once");
+            let task = wait_for_end(store.as_ref(), "t1").await;
+            assert_eq!(task.stamp().generation, 1, "{step:?}: it was replayed once");
+            wait_for_mirror(store.as_ref(), broker.as_ref()).await;
+            worker.stop(Duration::from_secs(2)).await;
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod lanes;
 mod lost_queues;
 mod refused;
 mod reload;
+mod replays;
 #[path = "../support/rig.rs"]
 mod rig;
 mod stalls;
