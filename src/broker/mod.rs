@@ -13,7 +13,7 @@ pub use message::{
     ARRIVES_AT_HEADER, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, PRIORITY_HEADER, Parsed, Target, WAKE_UP_TYPE,
     copy_of, dead_copy, parse, submission, wake_up,
 };
-pub use rabbitmq::RabbitBroker;
+pub use rabbitmq::{RabbitBroker, Tls};
 pub use topology::{Argument, Binding, ExchangeSpec, QueueRole, QueueSpec, Topology};
 
 use std::sync::Arc;
@@ -34,6 +34,14 @@ pub enum BrokerError {
     BadUrl {
         /// What may be shown of it.
         place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A certificate or key cannot be used.
+    #[error("broker tls file {file}: {reason}")]
+    BadTls {
+        /// Which file.
+        file: String,
         /// What is wrong with it.
         reason: String,
     },

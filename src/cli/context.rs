@@ -222,7 +222,12 @@ pub fn open_broker(config: &Config) -> anyhow::Result<Arc<dyn Broker>> {
     if broker.is_embedded() {
         return Ok(Arc::new(EmbeddedBroker::new(&broker.namespace)));
     }
-    let rabbit =
-        RabbitBroker::new(broker.urls.clone(), broker.namespace.clone(), broker.confirm_timeout, broker.heartbeat)?;
+    let rabbit = RabbitBroker::with_tls(
+        broker.urls.clone(),
+        &broker.tls,
+        broker.namespace.clone(),
+        broker.confirm_timeout,
+        broker.heartbeat,
+    )?;
     Ok(Arc::new(rabbit))
 }

@@ -107,7 +107,7 @@ pub fn of_store(error: &StoreError) -> Exit {
 fn of_broker(error: &BrokerError) -> Exit {
     match error {
         BrokerError::Unreachable { .. } | BrokerError::Refused { .. } => Exit::Unreachable,
-        BrokerError::BadUrl { .. } => Exit::Usage,
+        BrokerError::BadUrl { .. } | BrokerError::BadTls { .. } => Exit::Usage,
         BrokerError::NotEmpty { .. } => Exit::Conflict,
         BrokerError::Version { .. } | BrokerError::Conflict { .. } | BrokerError::Failed { .. } => Exit::Failed,
     }

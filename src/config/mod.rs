@@ -38,7 +38,7 @@ pub use watch::{FileWatch, Seen};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::broker::Topology;
+use crate::broker::{Tls, Topology};
 use crate::gate::Gates;
 use crate::handler::{CommandRoute, HttpRoute, Webhook};
 use crate::policy::{Policies, TopicPattern};
@@ -85,6 +85,8 @@ pub struct BrokerConfig {
     pub confirm_timeout: Duration,
     /// AMQP heartbeat.
     pub heartbeat: Duration,
+    /// Files for `amqps://`.
+    pub tls: Tls,
 }
 
 impl BrokerConfig {
@@ -274,6 +276,7 @@ impl Default for Config {
                 namespace: "redeliver".into(),
                 confirm_timeout: Duration::from_secs(10),
                 heartbeat: Duration::from_secs(10),
+                tls: Tls::default(),
             },
             store: StoreConfig { url: StoreConfig::DEFAULT_URL.into() },
             worker: WorkerConfig {

@@ -1,8 +1,10 @@
 //! The sections and queues: from what was written to what it means.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::broker::Tls;
 use crate::policy::TopicPattern;
 use crate::task::DEFAULT_QUEUE;
 
@@ -37,11 +39,34 @@ pub(super) fn broker(raw: RawBroker, layers: &mut Layers<'_, '_, '_>) -> BrokerC
         Err(format!("expected whole seconds from 1s to 65535s, found {}", show_duration(heartbeat.0)))
     });
     let embedded = urls.0.iter().any(|url| url == "embedded");
+    let span =
+        |text: &Option<Spanned<String>>| text.as_ref().map_or(Origin::Default, |text| Origin::File(text.span.clone()));
+    let (certificate_from, key_from) = (span(&raw.cert_file), span(&raw.key_file));
+    // Read when the broker is opened; an empty text is none, so that a variable can take back what the file says.
+    let mut file = |key, raw| {
+        let text = layers.scalar(key, raw, String::new(), |_: &String| Ok(()));
+        (!text.is_empty()).then(|| PathBuf::from(text))
+    };
+    let ca_file = file("broker.ca_file", raw.ca_file);
+    let (certificate, key) = (file("broker.cert_file", raw.cert_file), file("broker.key_file", raw.key_file));
+    let identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(_), None) => {
+            layers.problems.of(&certificate_from, "[broker]", "cert_file: expected key_file beside it".into());
+            None
+        }
+        (None, Some(_)) => {
+            layers.problems.of(&key_from, "[broker]", "key_file: expected cert_file beside it".into());
+            None
+        }
+    };
     BrokerConfig {
         urls: if embedded { Vec::new() } else { urls.0 },
         namespace,
         confirm_timeout: confirm_timeout.0,
         heartbeat: heartbeat.0,
+        tls: Tls { ca_file, identity },
     }
 }
 

@@ -24,3 +24,4 @@ mod storm;
 mod support;
 #[path = "../support/third_party.rs"]
 mod third_party;
+mod tls;

@@ -49,7 +49,7 @@ impl Rig {
     /// Makes the folder, the store and the topology. `settings` is the config file below `[broker]` and `[store]`.
     pub async fn new(vhost: &Vhost, settings: &str) -> Rig {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        write_config(folder.path(), &vhost.url(), settings);
+        write_config(folder.path(), &vhost.url(), "", settings);
         let migrated = command(folder.path(), &["store", "migrate", "--yes"]).await;
         assert_eq!(migrated.code, Some(0), "{migrated:?}");
         let applied = command(folder.path(), &["topology", "apply", "--yes"]).await;
@@ -68,12 +68,17 @@ impl Rig {
 
     /// Puts another config file in the place of the first. Running workers follow as far as rules go; the rest is for the next start.
     pub fn rewrite_config(&self, settings: &str) {
-        write_config(self.folder(), &self.vhost.url(), settings);
+        write_config(self.folder(), &self.vhost.url(), "", settings);
     }
 
     /// The same, with another broker.
     pub fn rewrite_broker(&self, url: &str, settings: &str) {
-        write_config(self.folder(), url, settings);
+        write_config(self.folder(), url, "", settings);
+    }
+
+    /// The same, with more lines in `[broker]`.
+    pub fn rewrite_broker_with(&self, url: &str, broker_lines: &str, settings: &str) {
+        write_config(self.folder(), url, broker_lines, settings);
     }
 
     /// Starts a worker.
@@ -243,8 +248,9 @@ async fn connect(url: &str) -> Connection {
     Connection::connect(url, ConnectionProperties::default()).await.expect("the test broker takes a connection")
 }
 
-fn write_config(folder: &Path, broker: &str, settings: &str) {
-    let text = format!("[broker]\nurl = \"{broker}\"\n[store]\nurl = \"sqlite://store.db\"\n{settings}");
+fn write_config(folder: &Path, broker: &str, broker_lines: &str, settings: &str) {
+    let text =
+        format!("[broker]\nurl = \"{broker}\"\n{broker_lines}\n[store]\nurl = \"sqlite://store.db\"\n{settings}");
     std::fs::write(folder.join("redeliver.toml"), text).expect("a config file");
 }
 

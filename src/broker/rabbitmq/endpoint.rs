@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::protocol::AMQPErrorKind;
+use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 use tokio::time::timeout;
@@ -30,6 +31,7 @@ pub(super) mod reply {
 /// One node of the broker.
 pub(super) struct Endpoint {
     uri: AMQPUri,
+    tls: Arc<OwnedTLSConfig>,
     /// Host and port.
     pub(super) place: String,
 }
@@ -53,7 +55,7 @@ pub(super) struct Opened {
 
 impl Endpoint {
     /// Reads an AMQP URL. The heartbeat of our configuration replaces one in the URL.
-    pub(super) fn parse(url: &str, heartbeat: Duration) -> Result<Endpoint, BrokerError> {
+    pub(super) fn parse(url: &str, heartbeat: Duration, tls: Arc<OwnedTLSConfig>) -> Result<Endpoint, BrokerError> {
         let bad = |reason: String| BrokerError::BadUrl { place: shown(url), reason };
         let rest = url
             .strip_prefix("amqp://")
@@ -83,7 +85,7 @@ impl Endpoint {
         } else {
             format!("{}:{}", uri.authority.host, uri.authority.port)
         };
-        Ok(Endpoint { uri, place })
+        Ok(Endpoint { uri, tls, place })
     }
 
     /// Opens one connection, within `limit`; the version is what the broker said before we logged in.
@@ -93,7 +95,8 @@ impl Endpoint {
             .with_client_property("product".into(), "redeliver".into())
             .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
         let greeting = Arc::new(Greeting::default());
-        match timeout(limit, transport::connect(self.uri.clone(), properties, greeting.clone())).await {
+        match timeout(limit, transport::connect(self.uri.clone(), self.tls.clone(), properties, greeting.clone())).await
+        {
             Ok(Ok(connection)) => Ok((greeting.version(), connection)),
             Ok(Err(error)) => Err(greeting.refusal(&self.place).unwrap_or_else(|| self.error(&error))),
             Err(_) => Err(self.too_slow("connecting", limit)),
@@ -174,7 +177,7 @@ mod tests {
     use super::*;
 
     fn parse(url: &str) -> Result<Endpoint, BrokerError> {
-        Endpoint::parse(url, Duration::from_secs(10))
+        Endpoint::parse(url, Duration::from_secs(10), Arc::default())
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod keeper;
 mod publisher;
 mod session;
 mod sieve;
+mod tls;
 mod topology;
 mod transport;
 mod wire;
@@ -29,6 +30,8 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
+
+pub use self::tls::Tls;
 
 use self::consumer::Intake;
 use self::dead_pass::RabbitDeadPass;
@@ -67,8 +70,23 @@ impl RabbitBroker {
         confirm_timeout: Duration,
         heartbeat: Duration,
     ) -> Result<RabbitBroker, BrokerError> {
-        let endpoints =
-            urls.iter().map(|url| Endpoint::parse(url, heartbeat).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+        RabbitBroker::with_tls(urls, &Tls::default(), namespace, confirm_timeout, heartbeat)
+    }
+
+    /// The same for `amqps://` with an own certificate authority or a client certificate.
+    ///
+    /// # Errors
+    /// [`BrokerError::BadUrl`] for a URL that cannot be read, [`BrokerError::BadTls`] for a file that cannot be used.
+    pub fn with_tls(
+        urls: Vec<String>,
+        tls: &Tls,
+        namespace: String,
+        confirm_timeout: Duration,
+        heartbeat: Duration,
+    ) -> Result<RabbitBroker, BrokerError> {
+        let tls = Arc::new(tls.read()?);
+        let parse = |url: &String| Endpoint::parse(url, heartbeat, Arc::clone(&tls)).map(Arc::new);
+        let endpoints = urls.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         if endpoints.is_empty() {
             return Err(BrokerError::BadUrl { place: String::new(), reason: "no URL is given".into() });
         }

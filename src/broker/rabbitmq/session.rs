@@ -356,6 +356,7 @@ async fn start_consuming(
 pub(super) fn is_final(error: &BrokerError) -> bool {
     match error {
         BrokerError::BadUrl { .. }
+        | BrokerError::BadTls { .. }
         | BrokerError::Refused { .. }
         | BrokerError::Version { .. }
         | BrokerError::Conflict { .. } => true,

@@ -16,7 +16,7 @@ use async_rs::util::RuntimeParts;
 use async_rs::{Runtime, Tokio, TokioRuntime};
 use futures_util::Stream;
 use futures_util::io::{AsyncRead, AsyncWrite};
-use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, TLSConfig};
+use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, OwnedTLSConfig};
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties};
 
@@ -28,13 +28,14 @@ const READ_AT_ONCE: usize = 32 * 1024;
 /// Connects and logs in; `greeting` hears what the broker says first.
 pub(super) async fn connect(
     uri: AMQPUri,
+    tls: Arc<OwnedTLSConfig>,
     properties: ConnectionProperties,
     greeting: Arc<Greeting>,
 ) -> lapin::Result<Connection> {
     let tokio = Runtime::tokio_current();
     let runtime = Runtime::new(RuntimeParts::new(tokio.clone(), Ours(tokio.clone())));
     let open = async move |uri: AMQPUri, _: Runtime<RuntimeParts<TokioRuntime, Ours>>| {
-        let inner = uri.connect_with_config_async(TLSConfig::default(), &tokio).await?;
+        let inner = uri.connect_with_config_async(tls.as_ref().as_ref(), &tokio).await?;
         let socket =
             Socket { inner, sieve: Sieve::default(), buffer: vec![0; READ_AT_ONCE].into(), greeting: greeting.clone() };
         Ok(AsyncTcpStream::Plain(socket))

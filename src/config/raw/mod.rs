@@ -67,6 +67,12 @@ pub struct RawBroker {
     pub confirm_timeout: Option<Spanned<DurationText>>,
     /// AMQP heartbeat, in whole seconds. Default: `10s`.
     pub heartbeat: Option<Spanned<DurationText>>,
+    /// PEM file of certificate authorities that `amqps://` trusts besides the system's.
+    pub ca_file: Option<Spanned<String>>,
+    /// PEM file of our own certificate for `amqps://`, with `key_file`.
+    pub cert_file: Option<Spanned<String>>,
+    /// PEM file of its private key.
+    pub key_file: Option<Spanned<String>>,
 }
 
 /// `[store]`
