@@ -227,8 +227,8 @@ fn plain(message: &str) -> &str {
 /// 422 when it is too long.
 pub fn reason(text: Option<String>) -> Result<Option<String>, Problem> {
     let text = text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-    if text.as_ref().is_some_and(|text| text.len() > LONGEST_REASON) {
-        return Err(Problem::invalid("reason", format!("expected at most {LONGEST_REASON} bytes")));
+    if text.as_ref().is_some_and(|text| text.chars().count() > LONGEST_REASON) {
+        return Err(Problem::invalid("reason", format!("expected at most {LONGEST_REASON} characters")));
     }
     Ok(text)
 }

@@ -115,7 +115,8 @@ fn path_parameters(path: &str) -> Vec<Value> {
     let names = path.split('{').skip(1).filter_map(|rest| rest.split('}').next());
     let parameter = |name: &str| {
         let schema = match name {
-            "generation" | "number" | "position" | "seq" => {
+            "job" => json!({ "type": "integer", "minimum": 1, "maximum": 1_000_000_000 }),
+            "generation" | "number" | "position" => {
                 json!({ "type": "integer", "minimum": 0, "maximum": 1_000_000_000 })
             }
             _ => json!({ "type": "string", "minLength": 1, "maxLength": 200 }),

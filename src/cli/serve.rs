@@ -11,7 +11,7 @@ use redeliver::broker::Broker;
 use redeliver::config::{Config, FlagValue};
 use redeliver::console;
 use redeliver::store::Store;
-use redeliver::telemetry::{LogObserver, Observers};
+use redeliver::telemetry::{LogObserver, Metrics, Observers, ScrapeServer, Watched};
 use tokio::net::TcpListener;
 
 use super::context::{Context, open_broker};
@@ -41,6 +41,9 @@ pub struct Args {
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
+    /// Serve /metrics, /livez and /readyz at this address and port, instead of metrics.address
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
 }
 
 impl Args {
@@ -50,7 +53,8 @@ impl Args {
         let public = self.public.then(|| ("console.public", "--public", "true".to_owned()));
         let read_only = self.read_only.then(|| ("console.read_only", "--read-only", "true".to_owned()));
         let flags = listen.chain(public).chain(read_only);
-        flags.map(|(key, flag, value)| FlagValue { key, flag, value }).collect()
+        let flags = flags.map(|(key, flag, value)| FlagValue { key, flag, value });
+        flags.chain(metrics_flag(self.metrics.as_ref())).collect()
     }
 }
 
@@ -62,12 +66,15 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
     let mut reloads = Reloads::listen(context)?;
     let listener = listen(context.config().console.address).await?;
+    let probes = listen_for_probes(context).await?;
     let store = context.store_or_new().await?;
-    let observers = Observers::new(vec![Arc::new(LogObserver)]);
+    let metrics = Arc::new(Metrics::new());
+    let observers = Observers::new(vec![Arc::new(LogObserver), Arc::clone(&metrics) as _]);
     let config = context.bound("the store", reloads.first(store.as_ref(), &observers)).await??;
     // An embedded broker lives in the worker's process; its alarms do what messages would.
     let broker = if config.broker.is_embedded() { None } else { Some(open_broker(&config)?) };
     let server = start(listener, Arc::clone(&store), broker.clone(), reloads.live())?;
+    let _probes = start_probes(context, probes, Watched { metrics, store: store.clone(), broker: broker.clone() })?;
     tell(context, &server).await?;
     if args.read_only {
         context.say("read-only: every change is refused");
@@ -93,6 +100,38 @@ pub async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
 }
 
+/// What `--metrics` says about config keys.
+pub fn metrics_flag(address: Option<&String>) -> Option<FlagValue> {
+    address.map(|address| FlagValue { key: "metrics.address", flag: "--metrics", value: address.clone() })
+}
+
+/// Takes the address for Prometheus and probes, if there is to be one.
+///
+/// # Errors
+/// When it is taken.
+pub async fn listen_for_probes(context: &Context) -> anyhow::Result<Option<TcpListener>> {
+    match context.config().metrics.address {
+        Some(address) => listen(address).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Answers Prometheus and probes from now on.
+///
+/// # Errors
+/// When the listener has no address.
+pub fn start_probes(
+    context: &Context,
+    listener: Option<TcpListener>,
+    watched: Watched,
+) -> anyhow::Result<Option<ScrapeServer>> {
+    let server = listener.map(|listener| ScrapeServer::start(listener, watched)).transpose()?;
+    if let Some(server) = &server {
+        context.say(format!("metrics: http://{}/metrics", server.address()));
+    }
+    Ok(server)
+}
+
 /// Starts the server.
 ///
 /// # Errors
@@ -114,7 +153,7 @@ pub fn start(
 /// # Errors
 /// When the store does not answer.
 pub async fn tell(context: &Context, server: &Server) -> anyhow::Result<()> {
-    context.say(format!("API and console: http://{}", server.address()));
+    context.say(format!("API and console: {}", server.url()));
     if let Some(link) = context.bound("the store", server.first_link()).await?? {
         context.say(format!("nobody has a token yet; sign in once within 15 minutes: {link}"));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use redeliver::config::FlagValue;
-use redeliver::telemetry::{LogObserver, Observers};
+use redeliver::telemetry::{LogObserver, Metrics, Observers, Watched};
 use redeliver::worker::{Plan, Worker};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -18,7 +18,7 @@ use super::serve;
 #[command(after_help = "Examples:
   redeliver work
   redeliver work --queue shipping --concurrency 8
-  redeliver work --console 127.0.0.1:8780
+  redeliver work --console 127.0.0.1:8780 --metrics 127.0.0.1:9464
   REDELIVER_BROKER_URL_FILE=/run/secrets/amqp redeliver work --log-format json
 
 The file is read again when it changes and at SIGHUP: policies, limits, breakers and routes hold from the next claim and decision on,
@@ -34,6 +34,12 @@ pub struct Args {
     /// Serve API and console too, at this address and port
     #[arg(long, value_name = "ADDR")]
     console: Option<String>,
+    /// That address may be one that other machines can reach
+    #[arg(long, requires = "console")]
+    public: bool,
+    /// Serve /metrics, /livez and /readyz at this address and port, instead of metrics.address
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
 }
 
 impl Args {
@@ -46,7 +52,9 @@ impl Args {
             flag: "--console",
             value: address.clone(),
         });
-        self.concurrency.iter().map(value).chain(console).collect()
+        let public = FlagValue { key: "console.public", flag: "--public", value: "true".into() };
+        let flags = self.concurrency.iter().map(value).chain(console).chain(self.public.then_some(public));
+        flags.chain(serve::metrics_flag(self.metrics.as_ref())).collect()
     }
 }
 
@@ -65,8 +73,10 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         Some(_) => Some(serve::listen(context.config().console.address).await?),
         None => None,
     };
+    let probes = serve::listen_for_probes(context).await?;
     let store = context.store_or_new().await?;
-    let observers = Observers::new(vec![Arc::new(LogObserver)]);
+    let metrics = Arc::new(Metrics::new());
+    let observers = Observers::new(vec![Arc::new(LogObserver), Arc::clone(&metrics) as _]);
     let config = &context.bound("the store", reloads.first(store.as_ref(), &observers)).await??;
     let plan = Plan { serve: args.queues.clone(), ..Plan::new(config)? };
     if plan.routes.is_empty() {
@@ -75,6 +85,8 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     let broker = open_broker(config)?;
     let worker = Worker::start(store.clone(), broker.clone(), plan, observers.clone()).await?;
     tracing::info!(worker = worker.name(), "working");
+    let watched = Watched { metrics, store: store.clone(), broker: Some(broker.clone()) };
+    let probes = serve::start_probes(context, probes, watched)?;
     let server =
         listener.map(|listener| serve::start(listener, store.clone(), Some(broker), reloads.live())).transpose()?;
     if let Some(server) = &server {
@@ -95,6 +107,10 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
                 server.stop(serve::PATIENCE).await;
             }
             worker.stop(config.worker.shutdown_grace).await;
+            // To the end: a probe that finds nobody says that the process is gone, and it is not.
+            if let Some(probes) = probes {
+                probes.stop().await;
+            }
         } => {
             store.close().await;
             tracing::info!("stopped");

@@ -6,6 +6,7 @@
 mod backoffs;
 mod console;
 mod gates;
+mod metrics;
 mod policies;
 mod problem;
 mod raw;
@@ -22,6 +23,7 @@ mod value;
 mod watch;
 
 pub use console::{ConsoleConfig, MaskedFields};
+pub use metrics::MetricsConfig;
 pub use problem::{ConfigError, Place, Problem};
 pub use raw::RawFile;
 pub use scenario::read_scenario;
@@ -57,6 +59,8 @@ pub struct Config {
     pub scheduler: SchedulerConfig,
     /// `[console]`
     pub console: ConsoleConfig,
+    /// `[metrics]`
+    pub metrics: MetricsConfig,
     /// `[[queue]]` in order; `default` is always there (last unless the file places it).
     pub queues: Vec<QueueConfig>,
     /// `[[route]]` in order; first match wins.
@@ -241,6 +245,7 @@ fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result
         worker: validate::worker(raw.worker.unwrap_or_default(), &mut layers),
         scheduler: validate::scheduler(raw.scheduler.unwrap_or_default(), &mut layers),
         console: console::console(raw.console.unwrap_or_default(), &mut layers),
+        metrics: metrics::metrics(raw.metrics.unwrap_or_default(), &mut layers),
         queues: validate::queues(raw.queue, &mut layers),
         routes,
         policies: policies::policies(raw.policy, &mut layers),
@@ -285,6 +290,7 @@ impl Default for Config {
                 lane_depth_cap: 10_000,
             },
             console: ConsoleConfig::default(),
+            metrics: MetricsConfig::default(),
             queues: vec![QueueConfig { name: crate::task::DEFAULT_QUEUE.into(), types: Vec::new(), concurrency: None }],
             routes: Vec::new(),
             policies: Policies::default(),
@@ -317,6 +323,7 @@ impl Config {
             ("[worker]", self.worker != other.worker),
             ("[scheduler]", self.scheduler != other.scheduler),
             ("[console]", self.console != other.console),
+            ("[metrics]", self.metrics != other.metrics),
             ("[[queue]]", self.queues != other.queues),
         ];
         sections.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()

@@ -136,15 +136,19 @@ pub fn attempts(text: &str) -> Result<(Comparison, i64), String> {
 pub struct FilterText {
     /// Task types: AMQP topic patterns, `*` one word, `#` any number.
     #[serde(rename = "type", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(length(min = 1, max = 255)))]
     pub types: Vec<String>,
     /// `NAME=VALUE`
     #[serde(rename = "label", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(regex(pattern = "^[^=]+=")))]
     pub labels: Vec<String>,
     /// pending, running, retry_waiting, succeeded, dead, discarded, cancelled
     #[serde(rename = "status", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<Status>")]
     pub statuses: Vec<String>,
     /// Why it is dead.
     #[serde(rename = "reason_is", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<DeadReason>")]
     pub reasons: Vec<String>,
     /// Class of the last failure.
     #[serde(rename = "class", skip_serializing_if = "Vec::is_empty")]
@@ -172,6 +176,7 @@ pub struct FilterText {
     pub until: Option<String>,
     /// Attempts of the current generation: `>=3`, `<2`, `=4`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^(>=|<=|>|<|=)?[0-9]{1,9}$"))]
     pub attempts: Option<String>,
     /// The last failure's message contains this (ASCII case ignored).
     #[serde(skip_serializing_if = "Option::is_none")]

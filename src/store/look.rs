@@ -88,6 +88,10 @@ pub trait LookStore: Send + Sync + 'static {
     /// How much waits where.
     async fn waiting(&self, scale: &WaitScale) -> Result<Waiting, StoreError>;
 
+    /// From which moment on no more than about `most` tasks have ended, of those that ended from `since` on and before `until`; `None`: all
+    /// of them are no more. Sums over a window ask this first, so that nobody waits for a million.
+    async fn newest_ended(&self, since: Millis, until: Millis, most: usize) -> Result<Option<Millis>, StoreError>;
+
     /// The attempts of a task, oldest first, without their attachments' bytes.
     async fn attempt_heads(&self, id: &str) -> Result<Vec<AttemptHead>, StoreError>;
 

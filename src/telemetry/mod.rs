@@ -1,11 +1,17 @@
 //! What happened, told after it was committed.
 //!
-//! [`Event`] is the spine: logs, the demo's live lines and later metrics and alerts consume it. An event never carries a payload, and
+//! [`Event`] is the spine: logs, metrics, alerts and the demo's live lines consume it. An event never carries a payload, and
 //! nothing in the product waits for an observer.
+
+mod metrics;
+mod scrape;
 
 use std::sync::Arc;
 
 use crate::dead_letter::replay::ReplayNews;
+pub use metrics::{MOST_TYPES, Metrics, OTHER};
+pub use scrape::{FRESH, LATEST, ScrapeServer, Watched, unready};
+
 use crate::gate::Turn;
 use crate::task::{Attempt, DeadReason, Millis, Stamp, Status, Task, WakeUp};
 

@@ -60,8 +60,14 @@ struct Entry {
 }
 
 enum What {
-    Submission,
-    WakeUp { id: String, stamp: Stamp },
+    /// With the id of what it asks for, if it could be read.
+    Submission {
+        id: Option<String>,
+    },
+    WakeUp {
+        id: String,
+        stamp: Stamp,
+    },
 }
 
 /// Starts one intake loop per served queue and the one that hands deliveries to them.
@@ -295,7 +301,7 @@ fn command_for(shared: &Shared, delivery: &Delivery, parsed: Parsed, claimant: O
         Parsed::BadWakeUp { reason } => {
             let failure = Failure::new("malformed", format!("a wake-up that cannot be read: {reason}"));
             let refusal = refusal_of(shared, delivery, DeadReason::Malformed, failure);
-            (Command::Refuse(Box::new(refusal)), What::Submission)
+            (Command::Refuse(Box::new(refusal)), What::Submission { id: None })
         }
         Parsed::Submission => {
             let read = read_submission(
@@ -306,8 +312,10 @@ fn command_for(shared: &Shared, delivery: &Delivery, parsed: Parsed, claimant: O
                 |task_type: &str| shared.queue_of(task_type).to_owned(),
                 || uuid::Uuid::now_v7().to_string(),
             );
+            let mut id = None;
             let command = match read {
                 ReadSubmission::New(mut new) => {
+                    id = Some(new.spec.id.clone());
                     let policy = shared.rules().policy_of(&new.spec, shared.store.now());
                     let by_policy = policy.deadline_ms.map(|length| new.spec.created_at.saturating_add(length));
                     new.deadline = match (new.deadline, by_policy) {
@@ -321,7 +329,7 @@ fn command_for(shared: &Shared, delivery: &Delivery, parsed: Parsed, claimant: O
                 }
                 ReadSubmission::Refused(refusal) => Command::Refuse(Box::new(refusal)),
             };
-            (command, What::Submission)
+            (command, What::Submission { id })
         }
     }
 }
@@ -346,7 +354,7 @@ fn origin(delivery: &Delivery) -> Origin {
 async fn own_claim(shared: &Shared, answer: Answer, what: &What) -> Answer {
     let id = match (&answer, what) {
         (Answer::NotNow { status: Status::Running }, What::WakeUp { id, .. })
-        | (Answer::Duplicate { id, status: Status::Running }, What::Submission) => id.clone(),
+        | (Answer::Duplicate { id, status: Status::Running }, What::Submission { .. }) => id.clone(),
         _ => return answer,
     };
     match shared.store.get(&[id]).await.map(|mut found| found.pop().flatten()) {
@@ -370,7 +378,7 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
     let token = delivery.map(|delivery| delivery.token);
     match answer {
         Answer::Run(task) => {
-            if matches!(what, What::Submission) && task.stamp() == Stamp::FIRST {
+            if matches!(what, What::Submission { .. }) && task.stamp() == Stamp::FIRST {
                 shared.observers.emit(&Event::Accepted { task: &task });
             }
             match place {
@@ -380,7 +388,7 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
             }
         }
         Answer::Waiting(task) => {
-            if matches!(what, What::Submission) {
+            if matches!(what, What::Submission { .. }) {
                 shared.observers.emit(&Event::Accepted { task: &task });
             }
             if shared.rules().handler_of(&task.spec.task_type).is_none() {
@@ -415,10 +423,11 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
             ack(token).await;
         }
         Answer::Held { by } => {
-            if let What::WakeUp { id, .. } = &what
-                && by_message
-            {
-                shared.observers.emit(&Event::Held { id, by: &by });
+            match &what {
+                What::Submission { id: Some(id) } => tell_held_submission(shared, id, &by).await,
+                What::WakeUp { id, .. } if by_message => shared.observers.emit(&Event::Held { id, by: &by }),
+                // Held as before, by an offer that came too early.
+                _ => {}
             }
             shared.gate_moved.notify_one();
             ack(token).await;
@@ -439,6 +448,19 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
             ack(token).await;
         }
     }
+}
+
+/// A submission that a gate holds is a task all the same.
+async fn tell_held_submission(shared: &Shared, id: &str, by: &str) {
+    match shared.store.get(&[id.to_owned()]).await {
+        Ok(found) => {
+            if let Some(task) = found.into_iter().next().flatten() {
+                shared.observers.emit(&Event::Accepted { task: &task });
+            }
+        }
+        Err(error) => tracing::debug!(task = id, %error, "accepted, but nobody can be told what"),
+    }
+    shared.observers.emit(&Event::Held { id, by });
 }
 
 /// Starts a claimed task.
@@ -501,13 +523,13 @@ async fn set_aside(shared: &Shared, what: What, delivery: Option<Delivery>, mess
             tracing::error!(task = id, message, "the store cannot process this row; it is set aside as poison");
             Command::Poison { id, message }
         }
-        (What::Submission, Some(delivery)) => {
+        (What::Submission { .. }, Some(delivery)) => {
             tracing::error!(message, "the store cannot process this submission; its bytes are set aside as poison");
             let failure = Failure::new("poison", message);
             Command::Refuse(Box::new(refusal_of(shared, delivery, DeadReason::Poison, failure)))
         }
         // Cannot be: a submission is a message.
-        (What::Submission, None) => return,
+        (What::Submission { .. }, None) => return,
     };
     match shared.try_apply(vec![command]).await {
         Some(answers) if !answers.iter().any(|answer| matches!(answer, Answer::Unprocessable { .. })) => {

@@ -1,8 +1,13 @@
 //! The HTTP API and its access rules (issue 4), against a running server.
 
+#[path = "../support/mod.rs"]
+mod support;
+
 mod access;
 mod described;
 mod desk;
+mod fuzz;
 mod input;
+mod replays;
 mod roles;
 mod tasks;

@@ -15,7 +15,7 @@ pub fn path_of(route: &Route) -> String {
         let (name, behind) = after.split_once('}').expect("parameters are closed");
         let value = match name {
             "generation" | "position" => "0",
-            "number" => "1",
+            "number" | "job" => "1",
             _ => "t1",
         };
         path.push_str(before);

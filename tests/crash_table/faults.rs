@@ -129,6 +129,10 @@ impl LookStore for WatchedStore {
         self.inner.waiting(scale).await
     }
 
+    async fn newest_ended(&self, since: Millis, until: Millis, most: usize) -> Result<Option<Millis>, StoreError> {
+        self.inner.newest_ended(since, until, most).await
+    }
+
     async fn attempt_heads(&self, id: &str) -> Result<Vec<AttemptHead>, StoreError> {
         self.inner.attempt_heads(id).await
     }

@@ -57,6 +57,21 @@ conformance! {
         assert!(waiting.retries.is_empty() && waiting.unsent.is_empty());
     }
 
+    async fn a_window_is_shortened_to_the_newest_that_ended_in_it(f) {
+        let began = f.now();
+        for id in ["a", "b", "c"] {
+            f.clock.advance(1_000);
+            f.succeeded(id).await;
+        }
+        f.pending("waits").await;
+        let newest = async |since, until, most| f.store.newest_ended(since, until, most).await.unwrap();
+        assert_eq!(newest(began, began + 60_000, 3).await, None);
+        assert_eq!(newest(began, began + 60_000, 2).await, Some(began + 1_000));
+        assert_eq!(newest(began, began + 60_000, 1).await, Some(began + 2_000));
+        assert_eq!(newest(began, began + 3_000, 1).await, Some(began + 1_000), "the end of the window is not in it");
+        assert_eq!(newest(began + 1_500, began + 60_000, 2).await, None);
+    }
+
     async fn attempts_are_looked_at_without_the_bytes_and_one_attachment_by_its_place(f) {
         let fence = f.running("a").await.state.fence;
         let mut settled = settlement(retry_after(1_000, false));

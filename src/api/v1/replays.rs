@@ -20,8 +20,8 @@ use crate::store::{GroupNote, ItemOutcome, ReplayJob, ReplayState, Steer, Steere
 const GROUPS: u32 = 50;
 /// Ids beyond which a job's description names only how many there were.
 const MOST_IDS: usize = 20;
-/// The longest owner or note of a group.
-const LONGEST_NOTE: usize = 2_000;
+/// The longest key, owner or note of a group.
+const LONGEST_NOTE: usize = 1_000;
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
@@ -44,26 +44,26 @@ pub(super) fn routes() -> Vec<Route> {
             .body::<ReplayBody>()
             .answers::<ReplayDocument>(201, "A job; its letters are chosen, and workers put them to run")
             .answers::<Preview>(200, "What `dry_run` would do"),
-        Route::get(("/v1/replays/{id}", "getReplay", "How far a job is"), Role::Viewer, show)
+        Route::get(("/v1/replays/{job}", "getReplay", "How far a job is"), Role::Viewer, show)
             .answers::<ReplayDocument>(200, "The job"),
         Route::get(
-            ("/v1/replays/{id}/items", "listReplayItems", "The letters of a job and what became of each"),
+            ("/v1/replays/{job}/items", "listReplayItems", "The letters of a job and what became of each"),
             Role::Viewer,
             items,
         )
         .query::<ItemsQuery>()
         .paged()
         .answers::<List<ItemDocument>>(200, "A page, in the job's order"),
-        Route::post(("/v1/replays/{id}/pause", "pauseReplay", "Halt a job; what runs runs on"), Role::Operator, pause)
+        Route::post(("/v1/replays/{job}/pause", "pauseReplay", "Halt a job; what runs runs on"), Role::Operator, pause)
             .maybe_body::<ReasonBody>()
             .answers::<ReplayDocument>(200, "The job")
             .problems(&[409]),
-        Route::post(("/v1/replays/{id}/resume", "resumeReplay", "Go on with a halted job"), Role::Operator, resume)
+        Route::post(("/v1/replays/{job}/resume", "resumeReplay", "Go on with a halted job"), Role::Operator, resume)
             .maybe_body::<ReasonBody>()
             .answers::<ReplayDocument>(200, "The job")
             .problems(&[409]),
         Route::post(
-            ("/v1/replays/{id}/cancel", "cancelReplay", "End a job; what waits in it stays dead"),
+            ("/v1/replays/{job}/cancel", "cancelReplay", "End a job; what waits in it stays dead"),
             Role::Operator,
             cancel,
         )
@@ -107,8 +107,10 @@ struct NoteBody {
     #[schemars(length(min = 1, max = 1000))]
     key: String,
     /// Who looks after it; null leaves what is there, empty takes it away.
+    #[schemars(length(max = 1000))]
     owner: Option<String>,
     /// What is known about it; null leaves what is there, empty takes it away.
+    #[schemars(length(max = 1000))]
     note: Option<String>,
     /// Take away what is written there.
     #[serde(default)]
@@ -131,8 +133,8 @@ async fn note(State(app): Api, principal: Principal, Body(body): Body<NoteBody>)
     let by = by.map_err(|message| Problem::invalid("by", message))?;
     let reason = input::reason(body.reason)?;
     for (field, text) in [("key", Some(&body.key)), ("owner", body.owner.as_ref()), ("note", body.note.as_ref())] {
-        if text.is_some_and(|text| text.len() > LONGEST_NOTE) {
-            return Err(Problem::invalid(field, format!("expected at most {LONGEST_NOTE} bytes")));
+        if text.is_some_and(|text| text.chars().count() > LONGEST_NOTE) {
+            return Err(Problem::invalid(field, format!("expected at most {LONGEST_NOTE} characters")));
         }
     }
     if body.key.is_empty() {
@@ -162,11 +164,13 @@ async fn note(State(app): Api, principal: Principal, Body(body): Body<NoteBody>)
 #[serde(deny_unknown_fields, default)]
 struct ReplaysQuery {
     /// selecting, running, paused, stopped, cancelled or done.
+    #[schemars(with = "Vec<ReplayState>")]
     state: Vec<String>,
 }
 
 async fn list(
     State(app): Api,
+    principal: Principal,
     Paged { query, limit, cursor }: Paged<ReplaysQuery>,
 ) -> Result<Json<List<ReplayDocument>>, Problem> {
     let expected = || format!("expected one of {}", ReplayState::ALL.map(ReplayState::as_str).join(", "));
@@ -177,7 +181,18 @@ async fn list(
     let more = jobs.len() > limit;
     jobs.truncate(limit);
     let next = jobs.last().filter(|_| more).map(|job| job.id.to_string());
-    Ok(Json(List { items: jobs.iter().map(ReplayDocument::of).collect(), next }))
+    Ok(Json(List { items: jobs.iter().map(|job| app.replay(job, &principal)).collect(), next }))
+}
+
+impl App {
+    /// A job as whoever asks may see it: a patch may hold what is masked in payloads.
+    fn replay(&self, job: &ReplayJob, principal: &Principal) -> ReplayDocument {
+        let mut document = ReplayDocument::of(job);
+        if !principal.may(Role::Editor) && !self.console.masked.is_empty() {
+            document.edit_payload = None;
+        }
+        document
+    }
 }
 
 /// A cursor that was checked when it was read.
@@ -276,7 +291,7 @@ async fn create(
     let mut entry = principal.entry("replay.create", format!("job {}: {}", job.id, order.about));
     (entry.reason, entry.count) = (order.reason, Some(job.counts.waiting));
     app.told(entry).await?;
-    Ok((StatusCode::CREATED, Json(Ordered::Job(Box::new(ReplayDocument::of(&job))))))
+    Ok((StatusCode::CREATED, Json(Ordered::Job(Box::new(app.replay(&job, &principal))))))
 }
 
 /// A job's number in the path.
@@ -289,16 +304,17 @@ fn unknown(id: i64) -> Problem {
     Problem::not_found(format!("there is no replay job {id}"))
 }
 
-async fn show(State(app): Api, Id(id): Id) -> Result<Json<ReplayDocument>, Problem> {
+async fn show(State(app): Api, principal: Principal, Id(id): Id) -> Result<Json<ReplayDocument>, Problem> {
     let id = number(&id)?;
     let job = app.store.replay(id).await?.ok_or_else(|| unknown(id))?;
-    Ok(Json(ReplayDocument::of(&job)))
+    Ok(Json(app.replay(&job, &principal)))
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct ItemsQuery {
     /// waiting, replayed, skipped, failed_again, succeeded or cancelled.
+    #[schemars(with = "Vec<ItemOutcome>")]
     outcome: Vec<String>,
 }
 
@@ -358,7 +374,7 @@ async fn steer(
     let reason = input::reason(body.reason)?;
     if body.dry_run {
         let job = app.store.replay(id).await?.ok_or_else(|| unknown(id))?;
-        return Ok(Json(ReplayDocument::of(&job)));
+        return Ok(Json(app.replay(&job, principal)));
     }
     let conflict = |job: &ReplayJob| {
         let text = format!("replay job {id} is {}; it cannot be {}", job.state.as_str(), steered(word));
@@ -374,7 +390,7 @@ async fn steer(
             let mut entry = principal.entry(action, format!("job {id}"));
             (entry.reason, entry.count) = (reason, Some(job.counts.waiting));
             app.told(entry).await?;
-            Ok(Json(ReplayDocument::of(&job)))
+            Ok(Json(app.replay(&job, principal)))
         }
         Steered::Conflict(job) => Err(conflict(&job)),
         Steered::Unknown => Err(unknown(id)),

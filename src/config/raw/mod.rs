@@ -33,6 +33,8 @@ pub struct RawFile {
     pub scheduler: Option<RawScheduler>,
     /// API and console.
     pub console: Option<RawConsole>,
+    /// Prometheus and probes.
+    pub metrics: Option<RawMetrics>,
     /// Bulkheads: task types with queues of their own. `default` always exists and takes the rest.
     #[serde(default)]
     pub queue: Vec<Spanned<RawQueue>>,
@@ -131,6 +133,14 @@ pub struct RawConsole {
     pub session: Option<Spanned<DurationText>>,
     /// Payload fields that only editors and admins see.
     pub masked: Option<Vec<Spanned<RawMasked>>>,
+}
+
+/// `[metrics]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawMetrics {
+    /// Where `/metrics`, `/livez` and `/readyz` are served, without sign-in: an address and a port, or `off`. Default: `off`.
+    pub address: Option<Spanned<String>>,
 }
 
 /// An entry of `masked`

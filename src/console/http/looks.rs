@@ -23,7 +23,6 @@ use crate::console::pages::tasks::TasksView;
 use crate::console::pages::workers::WorkersView;
 use crate::console::pages::{audit, gates, overview, policies, problem, stats, task, tasks, workers};
 use crate::console::query::Query;
-use crate::dead_letter::groups;
 use crate::gate::{Subject, queue_pause};
 use crate::policy::{Backoff, Policies, check_topic};
 use crate::store::access::{AuditFilter, Role};
@@ -41,10 +40,10 @@ const LADDER: usize = 20_000;
 const OTHER_MS: Millis = 60_000;
 /// Groups and failures in the statistics.
 const MOST_GROUPS: usize = 50;
+/// Tasks that are summed up while somebody waits.
+const MOST_SUMMED: usize = 5_000;
 /// Replay jobs of a task that its page names.
 const MOST_REPLAYS: usize = 5;
-/// Groups of dead letters on the first page.
-const FIRST_GROUPS: usize = 4;
 /// The window of the statistics when none is asked for.
 const DAY_MS: Millis = 24 * 3_600_000;
 
@@ -132,7 +131,7 @@ async fn overview(State(app): State<Arc<App>>, visit: Visit) -> Page {
         rules_differ: nodes.iter().any(|node| node.hash != nodes[0].hash),
         nodes,
         strangers: store.dlqs().await?.into_iter().map(|(queue, ledger)| (queue, ledger.strangers)).collect(),
-        groups: groups(store, &LetterGroupBy::Fingerprint, &Filter::default(), FIRST_GROUPS).await?,
+        groups: visit.console.groups(&app).await?,
     };
     html(overview::render(&view, &visit.ui))
 }
@@ -337,7 +336,11 @@ async fn policies(State(app): State<Arc<App>>, visit: Visit) -> Page {
     let versions = app.store.policies(20).await?;
     let said = |name: &str| visit.query.get(name).unwrap_or_default().to_owned();
     let question = Question { task_type: said("type"), labels: said("labels"), at: said("at") };
-    let since = Filter { since: Some(visit.ui.now.saturating_sub(30 * DAY_MS)), ..Filter::default() };
+    let mut since = Filter { since: Some(visit.ui.now.saturating_sub(30 * DAY_MS)), ..Filter::default() };
+    let mut shortened = None;
+    if visit.query.get("all").is_none() {
+        shortened = shorten(&*app.store, &mut since).await?;
+    }
     let has_variants = config.policies.rules().iter().any(|rule| !rule.variants.is_empty());
     let mut variants = if has_variants { app.store.tallies(&GroupBy::Variant, &since).await? } else { Vec::new() };
     variants.sort_by(|a, b| (&a.group, &a.variant).cmp(&(&b.group, &b.variant)));
@@ -349,6 +352,7 @@ async fn policies(State(app): State<Arc<App>>, visit: Visit) -> Page {
         answer: (!question.task_type.trim().is_empty()).then(|| explain(&config, &question, visit.ui.now)),
         question,
         variants,
+        shortened,
     };
     html(policies::render(&view, &visit.ui))
 }
@@ -376,6 +380,14 @@ fn explain(config: &Config, question: &Question, now: Millis) -> Result<Answer, 
     Ok(Answer { at, explained: config.policies.explain(task_type, &labels, at), queue, gates, labels })
 }
 
+/// Makes a window so short that it can be summed up while somebody waits; says since when it is, if it is shorter now.
+async fn shorten(store: &dyn Store, filter: &mut Filter) -> Result<Option<Millis>, StoreError> {
+    let (since, until) = (filter.since.unwrap_or(Millis::MIN), filter.until.unwrap_or(Millis::MAX));
+    let from = store.newest_ended(since, until, MOST_SUMMED).await?.map(|from| from.saturating_add(1));
+    filter.since = from.or(filter.since);
+    Ok(from)
+}
+
 async fn stats(State(app): State<Arc<App>>, visit: Visit) -> Page {
     let query = visit.query.filters();
     let by = visit.query.get("by").unwrap_or("type").trim().to_owned();
@@ -399,6 +411,9 @@ async fn stats(State(app): State<Arc<App>>, visit: Visit) -> Page {
         Err(problems) => return html(stats::render(&StatsView { problems, ..view }, &visit.ui)),
     };
     filter.since = filter.since.or(Some(visit.ui.now.saturating_sub(DAY_MS)));
+    if visit.query.get("all").is_none() {
+        view.shortened = shorten(&*app.store, &mut filter).await?;
+    }
     view.groups = app.store.tallies(&group, &filter).await?;
     view.total = total(&view.groups);
     view.more_groups = view.groups.len().saturating_sub(MOST_GROUPS);

@@ -27,7 +27,8 @@ use super::page::Badges;
 use super::pulse::Pulse;
 use crate::api::{App, Pages, Problem};
 use crate::broker::QueueDepth;
-use crate::store::StoreError;
+use crate::dead_letter::{Group, groups};
+use crate::store::{Filter, LetterGroupBy, StoreError};
 
 /// What the console remembers between requests; all of it can be lost.
 #[derive(Default)]
@@ -35,6 +36,7 @@ pub(crate) struct Console {
     pulse: Pulse,
     badges: Mutex<Option<(Instant, Badges)>>,
     depths: Mutex<Depths>,
+    groups: Mutex<Option<(Instant, Vec<Group>)>>,
     pub(crate) changes: events::Changes,
 }
 
@@ -96,6 +98,9 @@ async fn keep(app: Arc<App>, console: Arc<Console>) {
 
 /// How long numbers beside the navigation may be old.
 const BADGES_OLD: Duration = Duration::from_secs(2);
+/// How long the groups on the first page may be old, and how many there are.
+const GROUPS_OLD: Duration = Duration::from_secs(5);
+const FIRST_GROUPS: usize = 4;
 /// How long what the broker has said may be old, and how long it may take to say it.
 const DEPTHS_OLD: Duration = Duration::from_secs(4);
 const DEPTHS_PATIENCE: Duration = Duration::from_secs(3);
@@ -112,6 +117,19 @@ impl Console {
         let badges = looks::badges(app).await?;
         *known = Some((Instant::now(), badges));
         Ok(badges)
+    }
+
+    /// The largest groups of dead letters, as they were a moment ago.
+    async fn groups(&self, app: &App) -> Result<Vec<Group>, StoreError> {
+        let mut known = self.groups.lock().await;
+        if let Some((at, groups)) = &*known
+            && at.elapsed() < GROUPS_OLD
+        {
+            return Ok(groups.clone());
+        }
+        let found = groups(&*app.store, &LetterGroupBy::Fingerprint, &Filter::default(), FIRST_GROUPS).await?;
+        *known = Some((Instant::now(), found.clone()));
+        Ok(found)
     }
 
     /// The broker's queues, by full name.

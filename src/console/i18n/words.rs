@@ -68,8 +68,8 @@ words! {
     done_edited: "The edited payload runs as a new task.", "修改后的负载已作为新任务运行。";
     done_run_now: "It will run now.", "任务将立即运行。";
     done_cancelled: "Cancelled.", "已取消。";
-    done_opened: "The breaker is open.", "熔断器已打开。";
-    done_closed: "The breaker is closed.", "熔断器已关闭。";
+    done_opened: "The breaker is open.", "已强制熔断。";
+    done_closed: "The breaker is closed.", "熔断器已恢复。";
     done_paused: "Paused.", "已暂停。";
     done_resumed: "Resumed.", "已恢复。";
     done_noted: "Saved.", "已保存。";
@@ -315,13 +315,14 @@ words! {
     no_breakers: "No breaker is configured, or nothing has failed yet.", "没有配置熔断器，或尚无失败。";
     no_limits: "No limit is configured, or nothing has gone through one yet.", "没有配置限流，或尚无任务经过。";
     no_pauses: "Nothing is paused.", "没有暂停项。";
-    open: "open", "打开";
+    open: "open", "熔断中";
+    has_room: "has room", "有余量";
     half_open: "half open", "半开";
-    closed: "closed", "关闭";
+    closed: "closed", "正常";
     shut: "shut", "已满";
     by_hand: "by hand", "人工";
-    opened_by: "opened by", "打开人：";
-    closed_by: "closed by", "关闭人：";
+    opened_by: "opened by", "手动熔断：";
+    closed_by: "closed by", "手动恢复：";
     probes: "probes", "探测";
     probes_failed: "probes failed", "次探测失败";
     failures_in_a_row: "failures in a row", "次连续失败";
@@ -329,11 +330,11 @@ words! {
     next_probe: "next probe", "下次探测";
     none_by_itself: "not by itself", "不会自动进行";
     returning: "returning", "正在恢复，";
-    when_open_park: "open: tasks wait", "打开时：任务等待";
-    when_open_dead_letter: "open: tasks die", "打开时：任务转为死信";
-    when_open_fallback: "open: tasks fall back", "打开时：任务走兜底";
-    force_open: "Force open", "强制打开";
-    force_close: "Force close", "强制关闭";
+    when_open_park: "open: tasks wait", "熔断时：任务等待";
+    when_open_dead_letter: "open: tasks die", "熔断时：任务转为死信";
+    when_open_fallback: "open: tasks fall back", "熔断时：任务走兜底";
+    force_open: "Force open", "强制熔断";
+    force_close: "Force close", "强制恢复";
     key: "Key", "键";
     room: "Room", "余量";
     next_chance: "Next chance", "下次机会";
@@ -375,6 +376,8 @@ words! {
 
     // Statistics.
     ended_since: "ended since", "统计自";
+    newest_only: "Counted are the newest tasks only, those that have ended since", "仅统计最近结束的任务，起点：";
+    count_all: "Count all; that may take a while.", "统计全部（可能较慢）";
     show: "Show", "查看";
     by_group: "By group", "分组统计";
     by_attempt: "By attempt", "按第几次尝试";

@@ -150,8 +150,8 @@ fn row(group: &Group, view: &DeadView, ui: &Ui) -> Markup {
                     }
                 }
             }
-            td.when { (time(letters.last_died_at, ui.now, l)) }
-            td.when { (time(letters.first_died_at, ui.now, l)) }
+            td.when data-name=(l.last_seen()) { (time(letters.last_died_at, ui.now, l)) }
+            td.when data-name=(l.first_seen()) { (time(letters.first_died_at, ui.now, l)) }
             td.act { @if let (true, Some(filter)) = (ui.can_operate(), filter) { a.button href=(link::to("/dead/replay", [filter])) data-key="r" { (l.replay()) "…" } } }
         }
     }

@@ -346,7 +346,7 @@ fn limits(view: &GatesView, ui: &Ui) -> Markup {
                     tr.wanted[view.wanted.as_deref() == Some(row.key.as_str())] {
                         td {
                             @if !row.is_configured { (badge("dim", l.not_configured())) }
-                            @else if row.is_open { (badge("ok", l.open())) } @else { (badge("warn", l.shut())) }
+                            @else if row.is_open { (badge("ok", l.has_room())) } @else { (badge("warn", l.shut())) }
                         }
                         td.wide { (said(&row.key, 160)) }
                         td.num { @match row.room { Some(room) => (room), None => (l.any()) } }

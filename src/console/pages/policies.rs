@@ -8,7 +8,9 @@ use crate::console::chart;
 use crate::console::i18n::Lang;
 use crate::console::link;
 use crate::console::page::{Place, Ui, page};
+use crate::console::pages::stats::shortened;
 use crate::console::parts::{badge, cli, empty, facts, field, heading, nothing, panel};
+use crate::console::query::Query;
 use crate::console::show::{count, length, moment, percent, ratio, time};
 use crate::console::text::{line, said};
 use crate::policy::{Arm, Backoff, Ends, Explanation, OverCap, Policy, RetryAfterMode, Timetable, sentence};
@@ -28,6 +30,8 @@ pub(crate) struct PoliciesView {
     pub answer: Option<Result<Answer, String>>,
     /// Variants, by policy.
     pub variants: Vec<Tally>,
+    /// Only what has ended since then is counted.
+    pub shortened: Option<Millis>,
 }
 
 /// What was asked, as it was typed.
@@ -62,7 +66,10 @@ pub(crate) fn render(view: &PoliciesView, ui: &Ui) -> Markup {
         }))
         (panel("explain", l.explain(), nothing(), false, explain(view, ui)))
         (panel("in-force", l.in_force(), nothing(), false, rules(view, l)))
-        (panel("report", l.ab_report(), nothing(), true, report(view, l)))
+        (panel("report", l.ab_report(), nothing(), true, html! {
+            @if let Some(since) = view.shortened.filter(|_| !view.variants.is_empty()) { (shortened(since, "/policies", Query::default(), ui)) }
+            (report(view, l))
+        }))
         (panel("versions", l.versions(), nothing(), false, versions(view, ui)))
     };
     page(ui, Place::Policies, l.policies(), &body)

@@ -273,7 +273,7 @@ fn job_figures(job: &ReplayJob, ui: &Ui) -> Markup {
             (figure(l.failed_again(), count(counts.failed_again), if counts.failed_again > 0 { "bad" } else { "" }, html! { @if let Some(most) = job.pace.max_failure_ratio { (l.stops_above()) " " (percent(Some(most))) } }))
             (figure(l.running(), count(counts.replayed), "", l.replayed_and_running()))
             (figure(l.skipped(), count(counts.skipped()), "", html! { @for (why, n) in &counts.skipped { div { (why_skipped(why, l)) " ×" (count(*n)) } } }))
-            (figure(l.time_left(), left_ms(job, ui.now).map_or_else(|| "–".to_owned(), length), "", html! { @if let Some(rate) = job.pace.rate_per_s { (rate) "/s" } }))
+            (figure(if job.ended_at.is_some() { l.took() } else { l.time_left() }, left_ms(job, ui.now).or(job.ended_at.map(|ended| ended.saturating_sub(job.created_at))).map_or_else(|| "–".to_owned(), length), "", html! { @if let Some(rate) = job.pace.rate_per_s { (rate) "/s" } }))
         }
     }
 }

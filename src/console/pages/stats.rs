@@ -8,10 +8,11 @@ use crate::console::link;
 use crate::console::page::{Place, Ui, page};
 use crate::console::parts::{cli, empty, field, figure, heading, nothing, panel};
 use crate::console::query::Query;
-use crate::console::show::{count, length, percent, ratio};
+use crate::console::show::{count, length, percent, ratio, time};
 use crate::console::text::said;
 use crate::policy::least_attempts;
 use crate::store::{AttemptTally, FailureTally, Tally};
+use crate::task::Millis;
 
 /// What the page shows.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +23,8 @@ pub(crate) struct StatsView {
     pub problems: Vec<(String, String)>,
     pub groups: Vec<Tally>,
     pub more_groups: usize,
+    /// Only what has ended since then is counted, because it would take too long to count all that was asked for.
+    pub shortened: Option<Millis>,
     pub total: Tally,
     pub attempts: Vec<AttemptTally>,
     pub failures: Vec<FailureTally>,
@@ -62,6 +65,7 @@ pub(crate) fn render(view: &StatsView, ui: &Ui) -> Markup {
         (heading(l.stats(), html! { span.muted { (l.ended_since()) " " (view.since) } }))
         (form(view, l))
         @for (name, why) in &view.problems { p.notice.bad { code { (name) } ": " (said(why, 300)) } }
+        @if let Some(since) = view.shortened { (shortened(since, "/stats", view.query.with("by", &view.by), ui)) }
         (figures(&view.total, l))
         (panel("groups", l.by_group(), nothing(), false, groups(view, l)))
         div.two {
@@ -71,6 +75,17 @@ pub(crate) fn render(view: &StatsView, ui: &Ui) -> Markup {
         (cli(&words, l))
     };
     page(ui, Place::Stats, l.stats(), &body)
+}
+
+/// Says that not all was counted, and leads to where it is.
+pub(crate) fn shortened(since: Millis, page: &str, query: Query, ui: &Ui) -> Markup {
+    let l = ui.lang;
+    html! {
+        p.narrowed.muted {
+            (l.newest_only()) " " (time(since, ui.now, l)) ". "
+            a href=(link::to(page, query.with("all", "1").pairs())) { (l.count_all()) }
+        }
+    }
 }
 
 fn form(view: &StatsView, l: Lang) -> Markup {

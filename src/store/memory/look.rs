@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::MemoryStore;
 use crate::store::StoreError;
 use crate::store::look::{self, AttachmentHead, AttemptHead, LookStore, WaitScale, Waiting};
-use crate::task::{Attachment, AttachmentBody, Lane, Status, Task};
+use crate::task::{Attachment, AttachmentBody, Lane, Millis, Status, Task};
 
 #[async_trait]
 impl LookStore for MemoryStore {
@@ -43,6 +43,14 @@ impl LookStore for MemoryStore {
         }
         waiting.retries = waits.into_values().collect();
         Ok(waiting)
+    }
+
+    async fn newest_ended(&self, since: Millis, until: Millis, most: usize) -> Result<Option<Millis>, StoreError> {
+        let inner = self.inner();
+        let ended = inner.rows.tasks().filter_map(|task| task.state.ended_at);
+        let mut ended: Vec<Millis> = ended.filter(|at| (since..until).contains(at)).collect();
+        ended.sort_unstable_by_key(|at| std::cmp::Reverse(*at));
+        Ok(ended.get(most).copied())
     }
 
     async fn attempt_heads(&self, id: &str) -> Result<Vec<AttemptHead>, StoreError> {

@@ -26,9 +26,11 @@ const RETRY_WAITS: &str = "SELECT queue, rung, part, count(*), min(due_at) FROM 
      SELECT queue, rung, due_at, CASE WHEN due_at <= ?1 THEN -1 ELSE min((due_at - ?1) * ?4 / coalesce(rung, ?3), ?4 - 1) END AS part FROM ( \
      SELECT coalesce(queue, 'default') AS queue, due_at, CASE WHEN delay_ms IN (SELECT value FROM json_each(?2)) THEN delay_ms END AS rung \
      FROM tasks INDEXED BY tasks_retry WHERE status = 'retry_waiting' AND held_by IS NULL ORDER BY wake_at LIMIT ?5)) GROUP BY 1, 2, 3";
-const ATTACHMENT_HEADS: &str = "SELECT fence, name, media_type, coalesce(size, length(bytes), 0), bytes IS NOT NULL, link \
+pub(super) const NEWEST_ENDED: &str = "SELECT ended_at FROM tasks INDEXED BY tasks_ended WHERE ended_at IS NOT NULL AND ended_at >= ? \
+     AND ended_at < ? ORDER BY ended_at DESC LIMIT 1 OFFSET ?";
+pub(super) const ATTACHMENT_HEADS: &str = "SELECT fence, name, media_type, coalesce(size, length(bytes), 0), bytes IS NOT NULL, link \
      FROM attachments WHERE task_id = ? ORDER BY fence, position";
-const ATTACHMENT: &str = "SELECT fence, name, media_type, bytes, link, size FROM attachments \
+pub(super) const ATTACHMENT: &str = "SELECT fence, name, media_type, bytes, link, size FROM attachments \
      WHERE task_id = ? AND fence = ? ORDER BY position LIMIT 1 OFFSET ?";
 
 impl SqliteStore {
@@ -68,6 +70,13 @@ impl LookStore for SqliteStore {
             retries: waits.into_values().collect(),
             is_part: all > limit(scale.most),
         })
+    }
+
+    async fn newest_ended(&self, since: Millis, until: Millis, most: usize) -> Result<Option<Millis>, StoreError> {
+        let mut binds = Binds::default();
+        binds.add(since).add(until).add(limit(most));
+        let rows = self.rows(NEWEST_ENDED, binds).await?;
+        rows.first().map(|row| self.read(row, |columns| columns.next())).transpose()
     }
 
     async fn attempt_heads(&self, id: &str) -> Result<Vec<AttemptHead>, StoreError> {

@@ -3,10 +3,10 @@
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqliteConnection};
 
 use super::batch::LOAD;
-use super::open;
 use super::read::sql;
 use super::write::Writes;
 use super::{drive, replays, triage};
+use super::{look, open};
 
 async fn database() -> (tempfile::TempDir, SqliteConnection) {
     let folder = tempfile::tempdir().unwrap();
@@ -42,6 +42,9 @@ async fn no_question_of_the_scheduler_or_the_writer_reads_the_whole_table_or_sor
         sql::CACHED,
         sql::DEAD_ROWS,
         sql::DEAD_COPIES,
+        look::NEWEST_ENDED,
+        look::ATTACHMENT_HEADS,
+        look::ATTACHMENT,
         replays::ITEMS_OF,
         replays::RUNNING,
         drive::NEXT_ITEMS,
