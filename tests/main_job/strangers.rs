@@ -54,6 +54,7 @@ async fn a_copy_tells_why_it_is_dead_and_one_whose_row_was_lost_becomes_a_letter
         channel.basic_nack(0, back).await.expect("given back");
 
         rig.execute("DELETE FROM tasks WHERE id = 'lost'").await;
+        rig.execute("DELETE FROM attempts WHERE task_id = 'lost'").await;
         rig.send("", DEAD_QUEUE, b"not one of ours", BasicProperties::default().with_message_id("m7".into())).await;
         rig.until_ready(Duration::from_secs(20), DEAD_QUEUE, 3).await;
         let found = rig.json(&["dlq", "strangers"]).await;
