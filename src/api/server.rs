@@ -70,6 +70,14 @@ impl Server {
         self.address
     }
 
+    /// The same as a URL that a browser on this machine can open.
+    pub fn url(&self) -> String {
+        match self.address.ip().is_unspecified() {
+            true => format!("http://localhost:{}", self.address.port()),
+            false => format!("http://{}", self.address),
+        }
+    }
+
     /// Its application.
     pub fn app(&self) -> &Arc<App> {
         &self.app
@@ -92,7 +100,7 @@ impl Server {
     /// When the store does not answer.
     pub async fn link(&self, who: &str) -> Result<String, crate::store::StoreError> {
         let path = sign_in::make_link(&self.app, who, crate::store::access::Role::Admin).await?;
-        Ok(format!("http://{}{path}", self.address))
+        Ok(format!("{}{path}", self.url()))
     }
 
     /// Takes no new requests and waits for those that run, but not longer than `patience`.

@@ -153,7 +153,7 @@ pub fn start(
 /// # Errors
 /// When the store does not answer.
 pub async fn tell(context: &Context, server: &Server) -> anyhow::Result<()> {
-    context.say(format!("API and console: http://{}", server.address()));
+    context.say(format!("API and console: {}", server.url()));
     if let Some(link) = context.bound("the store", server.first_link()).await?? {
         context.say(format!("nobody has a token yet; sign in once within 15 minutes: {link}"));
     }

@@ -34,6 +34,9 @@ pub struct Args {
     /// Serve API and console too, at this address and port
     #[arg(long, value_name = "ADDR")]
     console: Option<String>,
+    /// That address may be one that other machines can reach
+    #[arg(long, requires = "console")]
+    public: bool,
     /// Serve /metrics, /livez and /readyz at this address and port, instead of metrics.address
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
@@ -49,7 +52,9 @@ impl Args {
             flag: "--console",
             value: address.clone(),
         });
-        self.concurrency.iter().map(value).chain(console).chain(serve::metrics_flag(self.metrics.as_ref())).collect()
+        let public = FlagValue { key: "console.public", flag: "--public", value: "true".into() };
+        let flags = self.concurrency.iter().map(value).chain(console).chain(self.public.then_some(public));
+        flags.chain(serve::metrics_flag(self.metrics.as_ref())).collect()
     }
 }
 

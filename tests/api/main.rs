@@ -8,5 +8,6 @@ mod described;
 mod desk;
 mod fuzz;
 mod input;
+mod replays;
 mod roles;
 mod tasks;

@@ -170,6 +170,7 @@ struct ReplaysQuery {
 
 async fn list(
     State(app): Api,
+    principal: Principal,
     Paged { query, limit, cursor }: Paged<ReplaysQuery>,
 ) -> Result<Json<List<ReplayDocument>>, Problem> {
     let expected = || format!("expected one of {}", ReplayState::ALL.map(ReplayState::as_str).join(", "));
@@ -180,7 +181,18 @@ async fn list(
     let more = jobs.len() > limit;
     jobs.truncate(limit);
     let next = jobs.last().filter(|_| more).map(|job| job.id.to_string());
-    Ok(Json(List { items: jobs.iter().map(ReplayDocument::of).collect(), next }))
+    Ok(Json(List { items: jobs.iter().map(|job| app.replay(job, &principal)).collect(), next }))
+}
+
+impl App {
+    /// A job as whoever asks may see it: a patch may hold what is masked in payloads.
+    fn replay(&self, job: &ReplayJob, principal: &Principal) -> ReplayDocument {
+        let mut document = ReplayDocument::of(job);
+        if !principal.may(Role::Editor) && !self.console.masked.is_empty() {
+            document.edit_payload = None;
+        }
+        document
+    }
 }
 
 /// A cursor that was checked when it was read.
@@ -279,7 +291,7 @@ async fn create(
     let mut entry = principal.entry("replay.create", format!("job {}: {}", job.id, order.about));
     (entry.reason, entry.count) = (order.reason, Some(job.counts.waiting));
     app.told(entry).await?;
-    Ok((StatusCode::CREATED, Json(Ordered::Job(Box::new(ReplayDocument::of(&job))))))
+    Ok((StatusCode::CREATED, Json(Ordered::Job(Box::new(app.replay(&job, &principal))))))
 }
 
 /// A job's number in the path.
@@ -292,10 +304,10 @@ fn unknown(id: i64) -> Problem {
     Problem::not_found(format!("there is no replay job {id}"))
 }
 
-async fn show(State(app): Api, Id(id): Id) -> Result<Json<ReplayDocument>, Problem> {
+async fn show(State(app): Api, principal: Principal, Id(id): Id) -> Result<Json<ReplayDocument>, Problem> {
     let id = number(&id)?;
     let job = app.store.replay(id).await?.ok_or_else(|| unknown(id))?;
-    Ok(Json(ReplayDocument::of(&job)))
+    Ok(Json(app.replay(&job, &principal)))
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -362,7 +374,7 @@ async fn steer(
     let reason = input::reason(body.reason)?;
     if body.dry_run {
         let job = app.store.replay(id).await?.ok_or_else(|| unknown(id))?;
-        return Ok(Json(ReplayDocument::of(&job)));
+        return Ok(Json(app.replay(&job, principal)));
     }
     let conflict = |job: &ReplayJob| {
         let text = format!("replay job {id} is {}; it cannot be {}", job.state.as_str(), steered(word));
@@ -378,7 +390,7 @@ async fn steer(
             let mut entry = principal.entry(action, format!("job {id}"));
             (entry.reason, entry.count) = (reason, Some(job.counts.waiting));
             app.told(entry).await?;
-            Ok(Json(ReplayDocument::of(&job)))
+            Ok(Json(app.replay(&job, principal)))
         }
         Steered::Conflict(job) => Err(conflict(&job)),
         Steered::Unknown => Err(unknown(id)),
