@@ -274,6 +274,7 @@ fn note(view: &GroupView, ui: &Ui) -> Markup {
                     (field(l.owner(), html! { input type="text" name="owner" data-flag="--owner" maxlength="100" value=(value(note.and_then(|note| note.owner.as_ref()))); }, ""))
                     (field(l.note(), html! { input type="text" name="note" data-flag="--note" maxlength="1000" value=(value(note.and_then(|note| note.note.as_ref()))); }, ""))
                     button { (l.save()) }
+                (live_cli(&["redeliver", "dlq", "note", key, "--by", &by], &[], l))
                 }
             } @else if let Some(note) = note {
                 p { @if let Some(owner) = &note.owner { span.owner { "@" (said(owner, 60)) } " " } @if let Some(text) = &note.note { (said(text, 1_000)) } }
