@@ -21,6 +21,7 @@ mod url;
 mod validate;
 mod value;
 mod watch;
+mod webhooks;
 
 pub use console::{ConsoleConfig, MaskedFields};
 pub use metrics::MetricsConfig;
@@ -39,7 +40,7 @@ use std::time::Duration;
 
 use crate::broker::Topology;
 use crate::gate::Gates;
-use crate::handler::{CommandRoute, HttpRoute};
+use crate::handler::{CommandRoute, HttpRoute, Webhook};
 use crate::policy::{Policies, TopicPattern};
 use crate::task::{Millis, Settings};
 
@@ -61,6 +62,8 @@ pub struct Config {
     pub console: ConsoleConfig,
     /// `[metrics]`
     pub metrics: MetricsConfig,
+    /// Who is told when something is wrong.
+    pub webhooks: Vec<Webhook>,
     /// `[[queue]]` in order; `default` is always there (last unless the file places it).
     pub queues: Vec<QueueConfig>,
     /// `[[route]]` in order; first match wins.
@@ -246,6 +249,7 @@ fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result
         scheduler: validate::scheduler(raw.scheduler.unwrap_or_default(), &mut layers),
         console: console::console(raw.console.unwrap_or_default(), &mut layers),
         metrics: metrics::metrics(raw.metrics.unwrap_or_default(), &mut layers),
+        webhooks: webhooks::webhooks(raw.webhook, &mut layers),
         queues: validate::queues(raw.queue, &mut layers),
         routes,
         policies: policies::policies(raw.policy, &mut layers),
@@ -291,6 +295,7 @@ impl Default for Config {
             },
             console: ConsoleConfig::default(),
             metrics: MetricsConfig::default(),
+            webhooks: Vec::new(),
             queues: vec![QueueConfig { name: crate::task::DEFAULT_QUEUE.into(), types: Vec::new(), concurrency: None }],
             routes: Vec::new(),
             policies: Policies::default(),

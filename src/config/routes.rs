@@ -175,7 +175,7 @@ impl Reader<'_, '_, '_, '_, '_> {
     }
 
     /// `env:NAME` → the value of `NAME`, or of the file that `NAME_FILE` names. `None` when it is not there.
-    fn resolve(&mut self, field: &str, value: Spanned<String>) -> Option<String> {
+    pub(super) fn resolve(&mut self, field: &str, value: Spanned<String>) -> Option<String> {
         let Some(name) = value.value.strip_prefix("env:") else {
             return Some(value.value);
         };

@@ -247,8 +247,20 @@ fn headers(wanted: &[(String, String)]) -> Result<HeaderMap, HttpRouteError> {
     Ok(headers)
 }
 
+/// What an answer means to whoever asks for no more than its status.
+pub(super) fn judge_plain(
+    status: reqwest::StatusCode,
+    headers: HeaderMap,
+    body: Vec<u8>,
+    caps: Caps,
+    now: Millis,
+) -> Report {
+    let answer = Answer { status, headers, body, end: BodyEnd::Whole, timeout: Duration::ZERO, to_head: false };
+    judge::judge(answer, &Wanted { code: None, expect: Vec::new(), defaults: Vec::new() }, caps, now)
+}
+
 /// What it means that no response came.
-fn transport_failure(error: reqwest::Error) -> Outcome {
+pub(super) fn transport_failure(error: reqwest::Error) -> Outcome {
     let name = if error.is_timeout() { class::TIMEOUT } else { class::NETWORK };
     Outcome::failure(name, causes(error))
 }

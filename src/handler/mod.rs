@@ -8,8 +8,10 @@ mod function;
 pub mod http;
 mod media;
 mod tidy;
+mod webhook;
 
 pub use function::{IntoReport, handler_fn, run_caught};
+pub use webhook::{Webhook, WebhookHandler, is_local};
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -28,11 +28,14 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::task::Millis;
+use crate::telemetry::alert::ALERT_TYPE;
 
 /// All rules in order; the built-in one closes the list. Two are equal when their rules say the same.
 #[derive(Debug, Clone)]
 pub struct Policies {
     rules: Vec<Arc<Policy>>,
+    /// For alerts, whatever the rules say: one for everything with no retries must not silence them.
+    alerts: Arc<Policy>,
     digest: String,
 }
 
@@ -57,7 +60,7 @@ impl Policies {
         rules.push(Arc::new(Policy::built_in()));
         // Their debug form names every field, so rules that say the same have the same one, however the file is laid out.
         let digest = hex::encode(Sha256::digest(format!("{rules:?}")));
-        Policies { rules, digest }
+        Policies { rules, alerts: Arc::new(Policy::for_alerts()), digest }
     }
 
     /// SHA-256 (hex) of what the rules say. The same for all nodes that run the same rules with the same version of the program.
@@ -67,6 +70,9 @@ impl Policies {
 
     /// The first rule that matches at `now`. There always is one.
     pub fn pick(&self, task_type: &str, labels: &BTreeMap<String, String>, now: Millis) -> &Arc<Policy> {
+        if task_type == ALERT_TYPE {
+            return &self.alerts;
+        }
         self.rules
             .iter()
             .find(|rule| rule.mismatch(task_type, labels, now).is_none())

@@ -159,6 +159,12 @@ impl Policy {
     /// The age of a cached result that is still good when the policy names none: a day.
     pub const DEFAULT_CACHE_MAX_AGE_MS: Millis = 24 * 3_600_000;
 
+    /// The rule for alerts: again and again for a day, first soon and then every half hour.
+    pub fn for_alerts() -> Policy {
+        let backoff = Backoff::Exponential { base_ms: 5_000, max_ms: 1_800_000, multiplier: 2.0, jitter: 0.2 };
+        Policy { name: "alerts".into(), max_retries: 50, deadline_ms: Some(86_400_000), backoff, ..Policy::built_in() }
+    }
+
     /// The built-in last rule: 15, 30, 45 minutes, three retries.
     pub fn built_in() -> Policy {
         const MINUTE_MS: Millis = 60_000;

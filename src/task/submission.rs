@@ -17,7 +17,7 @@ use super::{DeadReason, Failure, Millis, NewTask, RawSubmission, Refusal, Spec};
 use crate::policy::check_topic;
 
 pub use canonical::{MAX_DEPTH, canonical_payload_hash};
-pub use envelope::{Envelope, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY};
+pub use envelope::{Envelope, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, rfc_3339};
 
 /// Where a submission came from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

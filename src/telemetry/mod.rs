@@ -3,6 +3,7 @@
 //! [`Event`] is the spine: logs, metrics, alerts and the demo's live lines consume it. An event never carries a payload, and
 //! nothing in the product waits for an observer.
 
+pub mod alert;
 mod metrics;
 mod scrape;
 
@@ -163,6 +164,14 @@ impl Observers {
     /// These observers, told in this order.
     pub fn new(observers: Vec<Arc<dyn Observer>>) -> Observers {
         Observers(Arc::new(observers))
+    }
+
+    /// These and one more, told last.
+    #[must_use]
+    pub fn and(self, observer: Arc<dyn Observer>) -> Observers {
+        let mut all = Arc::unwrap_or_clone(self.0);
+        all.push(observer);
+        Observers(Arc::new(all))
     }
 
     /// Tells all of them.

@@ -19,6 +19,7 @@ use crate::task::{
     Status, Task, class, read_submission, refusal,
 };
 use crate::telemetry::Event;
+use crate::telemetry::alert::ALERT_TYPE;
 
 use super::attempt::{self, LONGEST_HOLD, Places, ack, after_buried};
 use super::lanes::{Buffer, Lanes, Next, Offer, Waiting};
@@ -314,6 +315,11 @@ fn command_for(shared: &Shared, delivery: &Delivery, parsed: Parsed, claimant: O
             );
             let mut id = None;
             let command = match read {
+                ReadSubmission::New(new) if new.spec.task_type == ALERT_TYPE => {
+                    let text = format!("type: {:?} belongs to redeliver itself", new.spec.task_type);
+                    let failure = Failure::new("malformed", text);
+                    Command::Refuse(Box::new(refusal_of(shared, delivery, DeadReason::Malformed, failure)))
+                }
                 ReadSubmission::New(mut new) => {
                     id = Some(new.spec.id.clone());
                     let policy = shared.rules().policy_of(&new.spec, shared.store.now());

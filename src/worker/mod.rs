@@ -4,6 +4,7 @@
 //! run, and it acks nothing before a commit has left an alarm for the task or finished it.
 
 mod admission;
+mod alerts;
 mod attempt;
 mod fallback;
 mod feed;
@@ -137,6 +138,8 @@ impl Worker {
             served.iter().map(|queue| (queue.name.clone(), Arc::new(Lanes::new(plan.worker.retry_share)))).collect();
         let served: Vec<String> = served.into_iter().map(|queue| queue.name.clone()).collect();
         let tracker = TaskTracker::new();
+        let (alerts, alert_feed) = alerts::AlertObserver::new();
+        let observers = observers.and(Arc::new(alerts));
         let pulse = Arc::new(Pulse::new());
         let leases = Arc::new(Leases::default());
         let stop_all = CancellationToken::new();
@@ -176,6 +179,7 @@ impl Worker {
         tracker.spawn(outbox::run(Arc::clone(&shared), outbox_feed, tracker.clone()));
         tracker.spawn(scheduler::run(Arc::clone(&shared), tracker.clone()));
         tracker.spawn(admission::run(Arc::clone(&shared)));
+        tracker.spawn(alerts::run(Arc::clone(&shared), alert_feed));
         tracker.spawn(replays::run(Arc::clone(&shared), tracker.clone()));
         intake::spawn(&shared, &tracker, deliveries, &served);
         Ok(Worker { shared, tracker, heartbeats: Some(heartbeats) })

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::broker::Topology;
-use crate::config::{Config, QueueConfig, RouteConfig, RouteKind, SchedulerConfig, WorkerConfig};
+use crate::config::{Config, QueueConfig, RouteKind, SchedulerConfig, WorkerConfig};
 use crate::gate::Gates;
 use crate::handler::command::{CommandHandler, CommandRouteError};
 use crate::handler::http::{HttpHandler, HttpRouteError};
-use crate::handler::{Caps, Handler, Route};
+use crate::handler::{Caps, Handler, Route, Webhook, WebhookHandler};
 use crate::policy::{Policies, TopicPattern};
 use crate::task::Settings;
+use crate::telemetry::alert::ALERT_TYPE;
 
 use super::rules::RuleSet;
 
@@ -38,6 +39,8 @@ pub struct Plan {
     pub topology: Topology,
     /// What is kept of an attempt at most.
     pub caps: Caps,
+    /// Who is told when something is wrong.
+    pub webhooks: Arc<Vec<Webhook>>,
 }
 
 /// A `[[route]]` whose handler cannot be made.
@@ -51,6 +54,9 @@ pub enum RouteError {
         /// What is wrong.
         source: HttpRouteError,
     },
+    /// The webhooks.
+    #[error("webhooks: {0}")]
+    Webhooks(String),
     /// A command route.
     #[error("route {task_type:?}: {source}")]
     Command {
@@ -64,7 +70,7 @@ pub enum RouteError {
 impl Plan {
     /// The plan of a configuration with these routes instead of the configuration's: a library user's own handlers.
     pub fn with_routes(config: &Config, routes: Vec<Route>) -> Plan {
-        let RuleSet { policies, gates, routes } = RuleSet::with_routes(config, routes);
+        let RuleSet { policies, gates, routes, webhooks } = RuleSet::with_routes(config, routes);
         Plan {
             policies,
             gates,
@@ -76,6 +82,7 @@ impl Plan {
             settings: config.settings(),
             topology: config.topology(),
             caps: Plan::caps(config),
+            webhooks,
         }
     }
 
@@ -84,7 +91,7 @@ impl Plan {
     /// # Errors
     /// When a route's handler cannot be made: a CA file that cannot be read, a proxy that is no URL.
     pub fn new(config: &Config) -> Result<Plan, RouteError> {
-        let routes = make_routes(&config.routes, Plan::caps(config))?;
+        let routes = make_routes(config, Plan::caps(config))?;
         Ok(Plan::with_routes(config, routes))
     }
 
@@ -94,9 +101,14 @@ impl Plan {
 }
 
 /// The handlers of routes.
-pub(super) fn make_routes(configured: &[RouteConfig], caps: Caps) -> Result<Vec<Route>, RouteError> {
-    let mut routes = Vec::with_capacity(configured.len());
-    for route in configured {
+pub(super) fn make_routes(config: &Config, caps: Caps) -> Result<Vec<Route>, RouteError> {
+    let mut routes = Vec::with_capacity(config.routes.len() + 1);
+    if !config.webhooks.is_empty() {
+        let handler = WebhookHandler::new(&config.webhooks).map_err(RouteError::Webhooks)?;
+        let task_type = TopicPattern::new(ALERT_TYPE).map_err(|error| RouteError::Webhooks(error.to_string()))?;
+        routes.push(Route { task_type, handler: Arc::new(handler) });
+    }
+    for route in &config.routes {
         let task_type = route.task_type.clone();
         let handler: Arc<dyn Handler> = match &route.kind {
             RouteKind::Http(http) => match HttpHandler::new(http.clone(), caps) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::broker::{Broker, Topology};
 use crate::config::{Config, QueueConfig};
 use crate::gate::Gates;
-use crate::handler::{Caps, Handler, Route};
+use crate::handler::{Caps, Handler, Route, Webhook};
 use crate::policy::{Policies, Policy};
 use crate::store::Urgency;
 use crate::task::{Answer, Claimant, Command, Millis, Spec, Spot};
@@ -32,6 +32,8 @@ pub struct RuleSet {
     pub gates: Arc<Gates>,
     /// Who runs which type; first match wins.
     pub routes: Vec<Route>,
+    /// Who is told when something is wrong.
+    pub webhooks: Arc<Vec<Webhook>>,
 }
 
 impl RuleSet {
@@ -41,7 +43,7 @@ impl RuleSet {
     /// When a route's handler cannot be made.
     pub fn new(config: &Config) -> Result<RuleSet, RouteError> {
         let caps = Caps { body: config.worker.max_body, ..Caps::default() };
-        Ok(RuleSet::with_routes(config, make_routes(&config.routes, caps)?))
+        Ok(RuleSet::with_routes(config, make_routes(config, caps)?))
     }
 
     /// The rules of a configuration with these routes instead of the configuration's: a library user's own handlers.
@@ -49,7 +51,7 @@ impl RuleSet {
         // A task's route is found among the routes that run; caps are the configuration's.
         let types = routes.iter().map(|route| route.task_type.clone()).collect();
         let gates = Arc::new(Gates { routes: types, ..config.gates.clone() });
-        RuleSet { policies: config.policies.clone(), gates, routes }
+        RuleSet { policies: config.policies.clone(), gates, routes, webhooks: Arc::new(config.webhooks.clone()) }
     }
 }
 
@@ -57,6 +59,8 @@ impl RuleSet {
 pub(crate) struct Rules {
     policies: Arc<Policies>,
     routes: Vec<Route>,
+    /// Who is told when something is wrong.
+    pub webhooks: Arc<Vec<Webhook>>,
     /// The delays that the broker holds for certain: those of the policies that are declared. Empty when it holds none.
     pub rungs: BTreeSet<Millis>,
     /// Every broker object of the installation as these rules need it.
@@ -103,14 +107,18 @@ impl Ground {
             holds_waits: broker.holds_waits(),
             declared: Mutex::new(plan.policies.rungs()),
         };
-        let set =
-            RuleSet { policies: plan.policies.clone(), gates: Arc::clone(&plan.gates), routes: plan.routes.clone() };
+        let set = RuleSet {
+            policies: plan.policies.clone(),
+            gates: Arc::clone(&plan.gates),
+            routes: plan.routes.clone(),
+            webhooks: Arc::clone(&plan.webhooks),
+        };
         let rules = Rules { topology: Arc::new(plan.topology.clone()), ..ground.rules(set) };
         (ground, rules)
     }
 
     fn rules(&self, set: RuleSet) -> Rules {
-        let RuleSet { policies, gates, routes } = set;
+        let RuleSet { policies, gates, routes, webhooks } = set;
         let policies = Arc::new(policies);
         let wanted = policies.rungs();
         let queues: Vec<_> = self.queues.iter().map(|queue| (queue.name.clone(), queue.types.clone())).collect();
@@ -130,6 +138,7 @@ impl Ground {
             digest: crate::config::digest(&policies, &gates.limits, &gates.breakers),
             routes,
             policies,
+            webhooks,
         }
     }
 
@@ -175,6 +184,7 @@ impl Shared {
                     self.ground.declared().extend(&wanted);
                     let whole = Rules {
                         policies: Arc::clone(&rules.policies),
+                        webhooks: Arc::clone(&rules.webhooks),
                         routes: rules.routes.clone(),
                         rungs: wanted.clone(),
                         topology: Arc::clone(&rules.topology),

@@ -35,6 +35,9 @@ pub struct RawFile {
     pub console: Option<RawConsole>,
     /// Prometheus and probes.
     pub metrics: Option<RawMetrics>,
+    /// Who is told when something is wrong.
+    #[serde(default)]
+    pub webhook: Vec<Spanned<RawWebhook>>,
     /// Bulkheads: task types with queues of their own. `default` always exists and takes the rest.
     #[serde(default)]
     pub queue: Vec<Spanned<RawQueue>>,
@@ -141,6 +144,24 @@ pub struct RawConsole {
 pub struct RawMetrics {
     /// Where `/metrics`, `/livez` and `/readyz` are served, without sign-in: an address and a port, or `off`. Default: `off`.
     pub address: Option<Spanned<String>>,
+}
+
+/// `[[webhook]]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawWebhook {
+    /// Unique among the webhooks.
+    pub name: Option<Spanned<String>>,
+    /// Where to call, or `env:NAME`.
+    pub url: Option<Spanned<String>>,
+    /// `standard` (Standard Webhooks), `slack`, `feishu` or `dingtalk`. Default: `standard`.
+    pub format: Option<Spanned<String>>,
+    /// Signs standard webhooks: `whsec_…`, or `env:NAME`; several, separated by spaces, while the receiver changes from one to the next.
+    pub secret: Option<Spanned<String>>,
+    /// What it is told. Default: everything.
+    pub alerts: Option<Vec<Spanned<String>>>,
+    /// Whether addresses of this machine and its link may be called. Default: false.
+    pub allow_local: Option<Spanned<bool>>,
 }
 
 /// An entry of `masked`

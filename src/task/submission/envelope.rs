@@ -316,7 +316,7 @@ fn read_rfc_3339(text: &str) -> Option<Millis> {
 }
 
 /// `at` as RFC 3339 in UTC; times that the calendar does not hold become its first or last.
-fn rfc_3339(at: Millis) -> String {
+pub fn rfc_3339(at: Millis) -> String {
     let edge = if at < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_millisecond(at).unwrap_or(edge).to_string()
 }
