@@ -162,6 +162,7 @@ async fn versions(State(app): Api) -> Result<Json<History>, Problem> {
 #[serde(deny_unknown_fields)]
 struct RulesBody {
     /// `[[policy]]`, `[[limit]]` and `[[breaker]]` in TOML; other sections are passed over.
+    #[schemars(length(min = 1))]
     text: String,
 }
 
@@ -173,6 +174,9 @@ struct Checked {
 }
 
 async fn check(Body(body): Body<RulesBody>) -> Result<Json<Checked>, Problem> {
+    if body.text.is_empty() {
+        return Err(Problem::invalid("text", "expected rules"));
+    }
     Rules::read("text", &body.text).map_err(refused)?;
     Ok(Json(Checked { ok: true }))
 }
