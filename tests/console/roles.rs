@@ -1,5 +1,7 @@
 //! Who may do what: a viewer sees no button, and every action refuses him; nobody comes in without a session.
 
+use std::time::{Duration, Instant};
+
 use redeliver::store::access::Role;
 use reqwest::{Client, Response, StatusCode, redirect};
 
@@ -171,4 +173,26 @@ async fn bad_addresses_are_answered_by_a_page_that_names_the_field() {
         assert!(text.contains(names), "{path} {form}: {text}");
     }
     desk.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_pages_are_told_of_changes_and_a_server_that_stops_lets_them_go() {
+    let desk = Desk::after(24, false).await;
+    let client = client();
+    let (cookie, csrf) = sign_in(&client, &desk, Role::Operator).await;
+    let mut stream = client.get(desk.at("/events")).header("cookie", &cookie).send().await.unwrap();
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    let noted =
+        post(&client, &desk, "/dead/note", &cookie, format!("csrf={csrf}&by=class&key=transient&owner=li")).await;
+    assert_eq!(noted.status(), StatusCode::SEE_OTHER);
+    let mut told = String::new();
+    while !told.contains("event: changed") {
+        let part = tokio::time::timeout(Duration::from_secs(20), stream.chunk()).await.expect("an event").unwrap();
+        told.push_str(&String::from_utf8_lossy(&part.expect("the stream goes on")));
+    }
+    let began = Instant::now();
+    let ended = tokio::spawn(async move { while let Ok(Some(_)) = stream.chunk().await {} });
+    desk.stop().await;
+    ended.await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(4), "an open page held it up for {:?}", began.elapsed());
 }

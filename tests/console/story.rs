@@ -96,7 +96,6 @@ async fn the_person_on_call_sees_what_is_wrong_proves_the_repair_on_one_and_repl
     chrome.open(&desk.at("/dead")).await;
     let carrier = group_of(&desk, "timeout").await;
     chrome.follow(&format!("a[href*='{carrier}']")).await;
-    keep(&chrome, "group").await;
     chrome.follow("#samples td.id a").await;
     chrome.follow("[data-actions] a.primary").await;
     chrome.until_says("Will run again").await;
@@ -128,15 +127,14 @@ async fn the_person_on_call_sees_what_is_wrong_proves_the_repair_on_one_and_repl
     if failed != "0" {
         chrome.until_says("ship-").await;
     }
-    keep(&chrome, "replay-done").await;
 
     // In Chinese.
     chrome.follow("footer a[lang='zh-Hans']").await;
     chrome.until_says("重放作业").await;
-    for page in ["/", "/dead", "/policies?type=order.ship&labels=shop_tier=vip+shop=s-17"] {
-        chrome.open(&desk.at(page)).await;
-        keep(&chrome, &format!("zh{}", page.split('?').next().unwrap().replace('/', "-"))).await;
-    }
+    chrome.open(&desk.at("/")).await;
+    chrome.until_says("重试阶梯").await;
+    keep(&chrome, "overview-zh").await;
+    chrome.open(&desk.at("/policies?type=order.ship&labels=shop_tier=vip+shop=s-17")).await;
     chrome.until_says("适用策略").await;
     chrome.follow("footer a[lang='en']").await;
 
@@ -178,16 +176,16 @@ async fn every_page_fits_a_phone_and_can_be_read_by_day_and_by_night() {
             chrome.open(&desk.at(page)).await;
             is_readable(&chrome, &format!("{page}, {scheme}")).await;
             fits(&chrome, page).await;
-            let name = page.trim_start_matches('/').split('?').next().unwrap().replace('/', "-");
-            if scheme == "light"
-                && ["/gates", "/stats?by=label.shop&since=48h", "/policies?type=listing.update"].contains(&page)
-            {
-                keep(&chrome, &name).await;
+            if scheme == "light" && page.starts_with("/stats") {
+                keep(&chrome, "statistics").await;
+            }
+            if scheme == "light" && page.starts_with("/policies") {
+                keep(&chrome, "policies").await;
             }
             chrome.size(390, 844, true).await;
             fits(&chrome, &format!("{page} on a phone")).await;
-            if scheme == "dark" && ["/", "/dead", "/tasks/report-0-1"].contains(&page) {
-                keep(&chrome, &format!("phone-{name}")).await;
+            if scheme == "dark" && page == "/dead" {
+                keep(&chrome, "phone").await;
             }
         }
     }

@@ -55,7 +55,7 @@ function writeCommand(form) {
     if (input.type === "checkbox") {
       if (input.checked) words.push(input.dataset.flag);
     } else if (input.value.trim()) {
-      words.push(input.dataset.flag, quoted(input.value.trim()));
+      words.push(...[input.dataset.flag, quoted(input.value.trim())].filter(Boolean));
     }
   }
   if (form.dataset.tail) words.push(form.dataset.tail);

@@ -41,7 +41,7 @@ const OTHER_MS: Millis = 60_000;
 /// Groups and failures in the statistics.
 const MOST_GROUPS: usize = 50;
 /// Tasks that are summed up while somebody waits.
-const MOST_SUMMED: usize = 5_000;
+const MOST_SUMMED: usize = 3_000;
 /// Replay jobs of a task that its page names.
 const MOST_REPLAYS: usize = 5;
 /// The window of the statistics when none is asked for.

@@ -6,7 +6,7 @@ use crate::console::chart;
 use crate::console::i18n::Lang;
 use crate::console::link;
 use crate::console::page::{Place, Ui, page};
-use crate::console::parts::{badge, cli, empty, facts, field, heading, nothing, panel};
+use crate::console::parts::{badge, cli, empty, facts, field, heading, live_cli, nothing, panel};
 use crate::console::query::Query;
 use crate::console::show::{brief, count, time};
 use crate::console::text::{line, said};
@@ -271,9 +271,10 @@ fn note(view: &GroupView, ui: &Ui) -> Markup {
                     (ui.csrf())
                     input type="hidden" name="by" value=(by);
                     input type="hidden" name="key" value=(key);
-                    (field(l.owner(), html! { input type="text" name="owner" maxlength="100" value=(value(note.and_then(|note| note.owner.as_ref()))); }, ""))
-                    (field(l.note(), html! { input type="text" name="note" maxlength="1000" value=(value(note.and_then(|note| note.note.as_ref()))); }, ""))
+                    (field(l.owner(), html! { input type="text" name="owner" data-flag="--owner" maxlength="100" value=(value(note.and_then(|note| note.owner.as_ref()))); }, ""))
+                    (field(l.note(), html! { input type="text" name="note" data-flag="--note" maxlength="1000" value=(value(note.and_then(|note| note.note.as_ref()))); }, ""))
                     button { (l.save()) }
+                (live_cli(&["redeliver", "dlq", "note", key, "--by", &by], &[], l))
                 }
             } @else if let Some(note) = note {
                 p { @if let Some(owner) = &note.owner { span.owner { "@" (said(owner, 60)) } " " } @if let Some(text) = &note.note { (said(text, 1_000)) } }

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use crate::console::i18n::Lang;
 use crate::console::page::{Place, Ui, page};
 use crate::console::pages::task::confirmed;
-use crate::console::parts::{badge, cli, empty, field, heading, nothing, panel, reason_field};
+use crate::console::parts::{badge, cli, empty, field, heading, live_cli, nothing, panel, reason_field};
 use crate::console::show::{count, length, time, time_or_dash};
 use crate::console::text::said;
 use crate::gate::{Breaker, BreakerRule, GateState, Gates, LimitKind, Look, Phase, Rate, RuleOf, WhenOpen, look};
@@ -321,7 +321,7 @@ fn force(row: &BreakerRow, ui: &Ui) -> Markup {
             html! {
                 input type="hidden" name="key" value=(row.key);
                 (reason_field(l, true, l.reason_example()))
-                (cli(&["redeliver", "breaker", verb, &row.key, "--reason", "…"], l))
+                (live_cli(&["redeliver", "breaker", verb, &row.key], &["--yes"], l))
             },
         )
     };
@@ -376,13 +376,13 @@ fn pauses(view: &GatesView, ui: &Ui) -> Markup {
             } }
         }
         @if ui.can_operate() {
-            form.card.row method="post" action="/gates/pause" data-tail="" {
+            form.card.row method="post" action="/gates/pause" data-tail="--yes" {
                 (ui.csrf())
-                (field(l.queue(), html! { select name="queue" { option value="" { "–" } @for queue in &view.queues { option value=(queue) { (queue) } } } }, ""))
-                (field(l.or_type(), html! { input type="text" name="type" placeholder="order.ship.#" autocomplete="off" spellcheck="false"; }, ""))
+                (field(l.queue(), html! { select name="queue" data-flag="" { option value="" { "–" } @for queue in &view.queues { option value=(queue) { (queue) } } } }, ""))
+                (field(l.or_type(), html! { input type="text" name="type" data-flag="--type" placeholder="order.ship.#" autocomplete="off" spellcheck="false"; }, ""))
                 (reason_field(l, true, l.reason_example()))
                 button { (l.pause()) }
-                (cli(&["redeliver", "queue", "pause", "…", "--reason", "…"], l))
+                (live_cli(&["redeliver", "queue", "pause"], &["--yes"], l))
             }
         }
     }

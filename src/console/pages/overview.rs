@@ -96,12 +96,12 @@ pub(crate) fn render(view: &Overview, ui: &Ui) -> Markup {
         (figures(view, ui))
         div.two {
             (panel("rates", l.ended_per_minute(), legend(l), true, rates(view, l)))
-            (panel("reasons", l.failure_reasons(), html! { span.muted { (l.last_minutes(view.minutes.len())) } }, true, reasons(view, l)))
+            (panel("attention", l.attention(), nothing(), true, attention(view, ui)))
         }
         (panel("ladder", l.ladder(), html! { span.muted { (l.ladder_hint()) } }, true, ladders(view, ui)))
         div.two {
+            (panel("reasons", l.failure_reasons(), html! { span.muted { (l.last_minutes(view.minutes.len())) } }, true, reasons(view, l)))
             (panel("lanes", l.lanes(), nothing(), true, lanes(view, ui)))
-            (panel("attention", l.attention(), nothing(), true, attention(view, ui)))
         }
     };
     page(ui, Place::Overview, l.overview(), &body)

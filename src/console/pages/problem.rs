@@ -47,7 +47,7 @@ pub(crate) fn sign_in(failed: Option<&str>, next: &str, ui: &Ui) -> Markup {
                 label.field { span.name { (l.token()) } input type="password" name="token" required autocomplete="current-password" autofocus; }
                 button.primary { (l.sign_in()) }
             }
-            p.small.muted { (l.sign_in_link_hint()) " " code { "redeliver token sign-in" } }
+            p.small.muted { (l.sign_in_link_hint()) " " code { "redeliver token create" } }
         }
     };
     page(ui, Place::Elsewhere, l.sign_in(), &body)

@@ -283,6 +283,7 @@ fn job_actions(job: &ReplayJob, here: &str, ui: &Ui) -> Markup {
     if !ui.can_operate() || job.state.is_final() {
         return nothing();
     }
+    let id = job.id.to_string();
     let button = |what: &str, label: &str, tone: &str| {
         html! { form method="post" action=(format!("{here}/{what}")) { (ui.csrf()) button class=(tone) { (label) } } }
     };
@@ -291,6 +292,7 @@ fn job_actions(job: &ReplayJob, here: &str, ui: &Ui) -> Markup {
             @if job.state == ReplayState::Paused { (button("resume", l.resume(), "primary")) } @else { (button("pause", l.pause(), "")) }
             (button("cancel", l.cancel_job(), "danger"))
         }
+        (cli(&["redeliver", "replay", if job.state == ReplayState::Paused { "resume" } else { "pause" }, &id], l))
     }
 }
 

@@ -6,8 +6,8 @@ use crate::console::i18n::Lang;
 use crate::console::link;
 use crate::console::page::{Place, Ui, page};
 use crate::console::parts::{
-    badge, block, cli, code_of, error_line, facts, field, heading, labels, nothing, panel, reason_field, status_badge,
-    tone_of_outcome,
+    badge, block, cli, code_of, error_line, facts, field, heading, labels, live_cli, nothing, panel, reason_field,
+    status_badge, tone_of_outcome,
 };
 use crate::console::show::{bytes, length, moment, time};
 use crate::console::text::{line, said};
@@ -119,13 +119,13 @@ fn actions(view: &TaskView, ui: &Ui) -> Markup {
                 @if ui.can_edit() { a.button href=(part(id, "edit")) { (l.edit_payload()) "…" } }
                 (confirmed(l.discard(), &post("discard"), ui, "danger", html! {
                     (reason_field(l, true, l.reason_example()))
-                    (cli(&["redeliver", "dlq", "discard", id, "--reason", "…", "--yes"], l))
+                    (live_cli(&["redeliver", "dlq", "discard", id], &["--yes"], l))
                 }))
             } @else if task.state.status.is_waiting() {
-                form method="post" action=(post("run-now")) { (ui.csrf()) button.primary { (l.run_now()) } }
+                form method="post" action=(post("run-now")) { (ui.csrf()) button.primary { (l.run_now()) } } (cli(&["redeliver", "task", "retry", id, "--yes"], l))
                 (confirmed(l.cancel_task(), &post("cancel"), ui, "danger", html! {
                     (reason_field(l, true, l.reason_example()))
-                    (cli(&["redeliver", "task", "cancel", id, "--reason", "…", "--yes"], l))
+                    (live_cli(&["redeliver", "task", "cancel", id], &["--yes"], l))
                 }))
             }
         }
@@ -137,7 +137,7 @@ pub(crate) fn confirmed(label: &str, action: &str, ui: &Ui, tone: &str, fields: 
     html! {
         details.ask {
             summary.button.(tone) { (label) "…" }
-            form.card method="post" action=(action) {
+            form.card method="post" action=(action) data-tail="--yes" {
                 (ui.csrf())
                 (fields)
                 button class=(tone) { (label) }
@@ -321,15 +321,15 @@ pub(crate) fn render_edit(view: &EditView, ui: &Ui) -> Markup {
         div.two {
             (panel("payload", l.payload(), nothing(), false, block(&view.payload, true, None, l)))
             (panel("patch", l.json_patch(), nothing(), false, html! {
-                form.card method="post" action=(part(id, "edit")) {
+                form.card method="post" action=(part(id, "edit")) data-tail="--yes" {
                     (ui.csrf())
-                    (field(l.json_patch(), html! { textarea name="patch" rows="6" required spellcheck="false" placeholder=(example) { (view.patch) } }, ""))
+                    (field(l.json_patch(), html! { textarea name="patch" data-flag="--edit-payload" rows="6" required spellcheck="false" placeholder=(example) { (view.patch) } }, ""))
                     (reason_field(l, true, l.reason_example()))
                     div.actions {
                         button name="look" value="1" formnovalidate { (l.show_difference()) }
                         button.primary { (l.edit_and_replay()) }
                     }
-                    (cli(&["redeliver", "dlq", "replay", id, "--edit-payload", if view.patch.is_empty() { example } else { view.patch.as_str() }, "--reason", "…", "--yes"], l))
+                    (live_cli(&["redeliver", "dlq", "replay", id], &["--edit-payload", if view.patch.is_empty() { example } else { view.patch.as_str() }, "--yes"], l))
                 }
             }))
         }

@@ -254,7 +254,9 @@ async fn page_of(
 /// How many tasks match, by status; a status that none has is left out.
 pub(super) async fn count(store: &SqliteStore, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError> {
     let mut counts = BTreeMap::new();
-    if only_statuses(filter) {
+    // Without the succeeded ones each status is counted in an index of its own.
+    let wants_succeeded = filter.statuses.is_empty() || filter.statuses.contains(&Status::Succeeded);
+    if only_statuses(filter) && wants_succeeded {
         let mut counts = count_all(store).await?;
         counts.retain(|status, _| filter.statuses.is_empty() || filter.statuses.contains(status));
         return Ok(counts);
