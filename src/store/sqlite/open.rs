@@ -23,8 +23,10 @@ const STATEMENTS: usize = 128;
 const CHECKPOINT_PAGES: i64 = 4000;
 /// What stays of the log file after that.
 const LOG_BYTES: i64 = 64 << 20;
-/// The writer's page cache, in KiB.
-const CACHE_KIB: i64 = -8192;
+/// The page caches of the writer and of each reader, in KiB. They fill as the file grows and are never given back; what they do not
+/// hold comes from the system's own cache.
+const CACHE_KIB: i64 = -4096;
+const READER_CACHE_KIB: &str = "-1024";
 
 /// Marks a file as ours: "rdlv".
 const APPLICATION_ID: i64 = 0x7264_6c76;
@@ -69,6 +71,7 @@ pub(super) fn connect_options(path: &Path, busy_timeout: Duration) -> SqliteConn
         .pragma("checkpoint_fullfsync", "on")
         .foreign_keys(false)
         .pragma("temp_store", "memory")
+        .pragma("cache_size", READER_CACHE_KIB)
         .statement_cache_capacity(STATEMENTS)
         .disable_statement_logging()
 }
