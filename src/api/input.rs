@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use super::{App, FieldError, Problem};
 use crate::desk::filter::{FilterError, FilterText};
 
-/// The most items of a page.
-pub const MOST_ITEMS: usize = 500;
+/// The most items of a page; each may hold a payload of up to `worker.max_body`.
+pub const MOST_ITEMS: usize = 200;
 /// The items of a page when nobody says.
 pub const ITEMS: usize = 50;
 /// The longest id or key in a path or a reason's first words; see `task::submission`.

@@ -24,6 +24,7 @@ pub use v1::table;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::Broker;
@@ -44,6 +45,8 @@ pub struct App {
     /// Ends when the server is about to stop: whoever holds a request open lets it go then.
     pub stopping: CancellationToken,
     sign_ins: SignIns,
+    /// Whoever holds it sums up the history; the store's readers are few, and others need them too.
+    sums: Arc<Semaphore>,
 }
 
 impl App {
@@ -61,6 +64,7 @@ impl App {
             console,
             stopping: CancellationToken::new(),
             sign_ins: SignIns::default(),
+            sums: Arc::new(Semaphore::new(1)),
         })
     }
 

@@ -1,6 +1,7 @@
 //! `redeliver audit …`, and the command line's own entries in the audit.
 
 use clap::Subcommand;
+use redeliver::api::MOST_ITEMS;
 use redeliver::desk::List;
 use redeliver::desk::people::AuditDocument;
 use redeliver::desk::to_json;
@@ -80,7 +81,7 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
                 who: args.who.as_deref(),
                 action: args.action.as_deref(),
                 target: args.target.as_deref(),
-                limit: args.limit,
+                limit: args.limit.min(u32::try_from(MOST_ITEMS).unwrap_or(u32::MAX)),
                 cursor: args.cursor,
             };
             context.bound("the server", remote.get(&["audit"], &query)).await??

@@ -11,6 +11,7 @@ mod replays;
 mod tasks;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::table::Route;
 use super::{App, Principal, Problem, input};
 use crate::desk::{Mask, Waker};
+use crate::store::StoreError;
 use crate::store::access::{AuditEntry, Role};
 use crate::task::Task;
 
@@ -81,6 +83,30 @@ impl App {
         Waker::new(Arc::clone(&self.store), self.broker.clone())
     }
 
+    /// Sums up the history, one sum at a time. It goes on when whoever asked has gone away, because the store would go on all the same: only
+    /// so is there never a second one.
+    async fn sum<T: Send + 'static>(
+        &self,
+        sum: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let turn = tokio::time::timeout(PATIENCE_FOR_SUMS, Arc::clone(&self.sums).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else {
+            return Err(Problem::unavailable(
+                "the history is being summed up for somebody else; ask again, or for a shorter window",
+            ));
+        };
+        let summed = tokio::spawn(async move {
+            let found = sum.await;
+            drop(turn);
+            found
+        });
+        let found = summed.await.map_err(|error| {
+            tracing::error!(%error, "summing up the history broke");
+            Problem::internal()
+        })?;
+        Ok(found?)
+    }
+
     /// Tells the audit. A change whose entry cannot be written is answered as a problem, so that somebody looks.
     pub(crate) async fn told(&self, entry: AuditEntry) -> Result<(), Problem> {
         let action = entry.action.clone();
@@ -90,5 +116,8 @@ impl App {
         })
     }
 }
+
+/// How long a sum waits for its turn.
+const PATIENCE_FOR_SUMS: Duration = Duration::from_secs(5);
 
 type Api = State<Arc<App>>;

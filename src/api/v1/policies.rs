@@ -1,6 +1,7 @@
 //! Policies and what the history says of them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
@@ -94,7 +95,7 @@ struct PolicyDocument {
 
 async fn in_force(State(app): Api) -> Json<InForce> {
     let config = app.config();
-    let document = |policy: &std::sync::Arc<crate::policy::Policy>| PolicyDocument {
+    let document = |policy: &Arc<crate::policy::Policy>| PolicyDocument {
         name: policy.name.clone(),
         task_type: policy.task_type.to_string(),
         labels: policy.labels.clone(),
@@ -147,7 +148,9 @@ struct ReportQuery {
 
 async fn reported(State(app): Api, Filtered { filter, query }: Filtered<ReportQuery>) -> Result<Json<Report>, Problem> {
     let filter = filter.to_filter(app.store.now()).map_err(input::bad_query)?;
-    Ok(Json(report(&*app.store, query.policy.as_deref(), &filter).await?))
+    let store = Arc::clone(&app.store);
+    let sum = async move { report(&*store, query.policy.as_deref(), &filter).await };
+    Ok(Json(app.sum(sum).await?))
 }
 
 async fn versions(State(app): Api) -> Result<Json<History>, Problem> {
@@ -159,6 +162,7 @@ async fn versions(State(app): Api) -> Result<Json<History>, Problem> {
 #[serde(deny_unknown_fields)]
 struct RulesBody {
     /// `[[policy]]`, `[[limit]]` and `[[breaker]]` in TOML; other sections are passed over.
+    #[schemars(length(min = 1))]
     text: String,
 }
 
@@ -170,6 +174,9 @@ struct Checked {
 }
 
 async fn check(Body(body): Body<RulesBody>) -> Result<Json<Checked>, Problem> {
+    if body.text.is_empty() {
+        return Err(Problem::invalid("text", "expected rules"));
+    }
     Rules::read("text", &body.text).map_err(refused)?;
     Ok(Json(Checked { ok: true }))
 }
@@ -239,5 +246,7 @@ async fn statistics(State(app): Api, Filtered { filter, query }: Filtered<StatsQ
         return Err(Problem::bad_request("limit", "expected a number from 1 to 1000"));
     }
     let filter = filter.to_filter(app.store.now()).map_err(input::bad_query)?;
-    Ok(Json(stats(&*app.store, &what, &filter, usize::try_from(limit).unwrap_or(20)).await?))
+    let store = Arc::clone(&app.store);
+    let sum = async move { stats(&*store, &what, &filter, usize::try_from(limit).unwrap_or(20)).await };
+    Ok(Json(app.sum(sum).await?))
 }
