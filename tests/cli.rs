@@ -2,6 +2,8 @@
 
 mod support;
 
+#[path = "cli/dead_letters.rs"]
+mod dead_letters;
 #[path = "cli/folder.rs"]
 #[expect(dead_code, reason = "SIGHUP is for the tests of reloading")]
 mod folder;

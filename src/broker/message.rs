@@ -126,8 +126,21 @@ pub fn submission(task_type: &str, message_id: &str, body: Bytes) -> Message {
     }
 }
 
-/// The copy of a dead task for the DLQ: enough for a person at the broker's own console; the store has the rest.
-pub fn dead_copy(task: &Task, queue: &str) -> Message {
+/// A dead task's attempts in short, for its copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyHistory {
+    /// Attempts over all generations.
+    pub attempts: i64,
+    /// When the first of them failed.
+    pub first_failed_at: Option<Millis>,
+    /// When the last of them failed.
+    pub last_failed_at: Option<Millis>,
+}
+
+/// The copy of a dead task for the DLQ: enough for a person at the broker's own console, and for a store that has lost the row to take
+/// the letter in again. What does not fit into a header is left to the store. `history`: unknown while the store does not tell.
+pub fn dead_copy(task: &Task, queue: &str, history: Option<CopyHistory>) -> Message {
+    /// Texts and labels may have so many bytes each, so that all headers stay below their frame.
     const LONGEST_TEXT: usize = 2000;
     let state = &task.state;
     let failure = state.failure.as_ref();
@@ -145,6 +158,24 @@ pub fn dead_copy(task: &Task, queue: &str) -> Message {
         if let Some(code) = &failure.code {
             headers.push(("redeliver-code", text(code)));
         }
+        if let Some(status) = failure.http_status {
+            headers.push(("redeliver-http-status", HeaderValue::Number(status.into())));
+        }
+        if !failure.fingerprint.is_empty() {
+            headers.push(("redeliver-fingerprint", text(&failure.fingerprint)));
+        }
+    }
+    if let Some(history) = history {
+        headers.push(("redeliver-attempts", HeaderValue::Number(history.attempts)));
+        headers.extend(history.first_failed_at.map(|at| ("redeliver-first-failed-at", HeaderValue::Number(at))));
+        headers.extend(history.last_failed_at.map(|at| ("redeliver-last-failed-at", HeaderValue::Number(at))));
+    }
+    if let Some(key) = task.spec.idempotency_key.as_ref().filter(|key| **key != task.spec.id) {
+        headers.push(("redeliver-idempotency-key", text(key)));
+    }
+    let labels = serde_json::json!(task.spec.labels).to_string();
+    if !task.spec.labels.is_empty() && labels.len() <= LONGEST_TEXT {
+        headers.push(("redeliver-labels", HeaderValue::Text(labels)));
     }
     if let Some(at) = state.ended_at {
         headers.push(("redeliver-died-at", HeaderValue::Number(at)));

@@ -10,12 +10,13 @@ mod topology;
 
 pub use embedded::EmbeddedBroker;
 pub use message::{
-    ARRIVES_AT_HEADER, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, PRIORITY_HEADER, Parsed, Target, WAKE_UP_TYPE,
-    copy_of, dead_copy, parse, submission, wake_up,
+    ARRIVES_AT_HEADER, CopyHistory, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, PRIORITY_HEADER, Parsed, Target,
+    WAKE_UP_TYPE, copy_of, dead_copy, parse, submission, wake_up,
 };
 pub use rabbitmq::RabbitBroker;
 pub use topology::{Argument, Binding, ExchangeSpec, QueueRole, QueueSpec, Topology};
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -367,9 +368,29 @@ pub struct DeadCopy {
     pub of: Option<(String, i64)>,
 }
 
+/// What is in a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyContent {
+    /// The body.
+    pub body: Bytes,
+    /// AMQP `type`.
+    pub message_type: Option<String>,
+    /// The routing key it was published with.
+    pub routing_key: String,
+    /// Its headers, as far as they are text or whole numbers.
+    pub headers: BTreeMap<String, HeaderValue>,
+}
+
 /// A pass over a DLQ. Dropping it returns every copy that was not acked.
 #[async_trait]
 pub trait DeadPass: Send {
+    /// Keeps what is in the copies, for [`DeadPass::content`], up to so many bytes of bodies in all; those that come later are taken
+    /// without it. To be called before anything is taken: nothing is kept otherwise.
+    fn keep_content(&mut self, most_bytes: usize);
+
+    /// What is in a copy that was taken and not removed; `None` when it was not kept.
+    fn content(&self, index: usize) -> Option<CopyContent>;
+
     /// Takes every copy that is ready; a time-out bounds it.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use super::filter::{FilterArgs, PageArgs, now};
 use super::letters::{Choice, Tally};
 use super::output::{Entry, Listing};
 use super::pager::{self, Which};
-use super::{groups, order, task, view, wait};
+use super::{groups, order, task, transfer, view, wait};
 
 /// Look at dead letters and decide what becomes of them
 #[derive(Debug, Subcommand)]
@@ -94,6 +94,30 @@ themselves when they see a difference.")]
         #[command(flatten)]
         consent: Consent,
     },
+    /// List copies in the DLQ that belong to no dead letter of this store, and adopt them
+    #[command(after_help = "Examples:
+  redeliver dlq strangers
+  redeliver dlq strangers --adopt --yes --reason 'the store was restored from yesterday'
+
+They are there when a store was lost or restored, or when another program put them there. An adopted copy becomes a dead letter; it
+leaves the DLQ once that is written, and a copy of the new letter takes its place. One that is no letter of ours is kept with its
+bytes, as malformed.")]
+    Strangers(transfer::StrangersArgs),
+    /// Write dead letters with their attempts to stdout, one JSON document a line
+    #[command(after_help = "Examples:
+  redeliver dlq export --all > letters.jsonl
+  redeliver dlq export --type order.ship --since 1d | ssh other redeliver dlq import - --yes
+
+What attempts left (screenshots) is not among them; its names are.")]
+    Export(Box<transfer::ExportArgs>),
+    /// Take in dead letters that another installation has exported
+    #[command(after_help = "Examples:
+  redeliver dlq import letters.jsonl --dry-run
+  redeliver dlq import letters.jsonl --yes --reason 'moved from the old host'
+
+Prints {matched, imported, skipped: {known, unreadable, …}}. Letters whose id or idempotency key is known here are left as they are;
+lines that are no letters are named by number. Exits 3 when some were skipped.")]
+    Import(transfer::ImportArgs),
 }
 
 impl Verb {
@@ -109,6 +133,9 @@ impl Verb {
                 consent.needed_reason()?;
                 consent.can_be_had()
             }
+            Verb::Export(args) => args.can_run(),
+            Verb::Import(args) => args.can_run(),
+            Verb::Strangers(args) => args.can_run(),
             Verb::List { .. } | Verb::Groups(_) | Verb::Note(_) | Verb::Show { .. } | Verb::Sync { .. } => Ok(()),
         }
     }
@@ -137,6 +164,9 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
         Verb::Note(args) => context.bound("the store", groups::note(args, context)).await?,
         Verb::Replay(args) => order::run(&args, context).await,
         Verb::Discard { choice, consent } => discard(context, &choice, &consent).await,
+        Verb::Strangers(args) => transfer::strangers(&args, context).await,
+        Verb::Export(args) => transfer::export(&args, context).await,
+        Verb::Import(args) => transfer::import(&args, context).await,
         Verb::Sync { queues, consent } => sync(context, &*context.store().await?, &queues, &consent).await,
     }
 }

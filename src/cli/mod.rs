@@ -41,6 +41,7 @@ mod store;
 mod task;
 mod token;
 mod topology;
+mod transfer;
 mod variants;
 mod view;
 mod wait;
@@ -230,8 +231,8 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
             topology::run(verb, &data(Vec::new())?).await
         }
         Command::Store(verb) => {
-            let context = data(Vec::new())?;
-            context.bound("the store", store::run(verb, &context)).await?
+            verb.can_run()?;
+            store::run(verb, &data(Vec::new())?).await
         }
         Command::Doctor(args) => doctor::run(&args, &Context::load(&globals, Vec::new(), Secrets::Optional)?).await,
     }

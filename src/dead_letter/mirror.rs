@@ -19,7 +19,7 @@ const EVERY_MS: Millis = 60_000;
 /// How long a pass holds its DLQ; one that dies frees it after this.
 const HOLD_MS: Millis = 120_000;
 /// How long taking may last.
-const TAKE: Duration = Duration::from_secs(60);
+pub(super) const TAKE: Duration = Duration::from_secs(60);
 /// Rows read at once.
 const PAGE: usize = 5_000;
 
@@ -70,26 +70,54 @@ pub async fn pass(
     queue: &str,
     force: bool,
 ) -> Result<Option<PassReport>, MirrorError> {
-    let begin = Command::BeginPass { queue: queue.to_owned(), hold_ms: HOLD_MS, every_ms: EVERY_MS, force };
-    let Some(Answer::PassBegun { pass, dirty, .. }) = store.apply(Urgency::Normal, vec![begin]).await?.pop() else {
-        return Ok(None);
-    };
+    let Some(begun) = begin(store, queue, force).await? else { return Ok(None) };
     match look_through(store, broker, queue).await {
         Ok(report) => {
-            let strangers = i64::try_from(report.strangers).unwrap_or(i64::MAX);
-            let end = Command::EndPass { queue: queue.to_owned(), pass, dirty, strangers };
-            let _: Vec<Answer> = store.apply(Urgency::Normal, vec![end]).await?;
+            end(store, queue, &begun, true, Some(report.strangers)).await?;
             Ok(Some(report))
         }
         Err(error) => {
             // It stays dirty, but the next pass need not wait until this one's hold is over.
-            let known = store.dlqs().await?.into_iter().find(|(name, _)| name == queue);
-            let strangers = known.map_or(0, |(_, ledger)| ledger.strangers);
-            let end = Command::EndPass { queue: queue.to_owned(), pass, dirty: 0, strangers };
-            let _: Vec<Answer> = store.apply(Urgency::Normal, vec![end]).await?;
+            end(store, queue, &begun, false, None).await?;
             Err(error)
         }
     }
+}
+
+/// A pass that holds a DLQ.
+pub(super) struct Begun {
+    pass: i64,
+    dirty: i64,
+}
+
+/// Takes the DLQ for a pass; `None` when it must not begin.
+pub(super) async fn begin(store: &dyn Store, queue: &str, force: bool) -> Result<Option<Begun>, StoreError> {
+    let begin = Command::BeginPass { queue: queue.to_owned(), hold_ms: HOLD_MS, every_ms: EVERY_MS, force };
+    Ok(match store.apply(Urgency::Normal, vec![begin]).await?.pop() {
+        Some(Answer::PassBegun { pass, dirty, .. }) => Some(Begun { pass, dirty }),
+        _ => None,
+    })
+}
+
+/// Gives it back. `cleaned`: every copy was compared with its row; `strangers`: how many were left there, if they were counted.
+pub(super) async fn end(
+    store: &dyn Store,
+    queue: &str,
+    begun: &Begun,
+    cleaned: bool,
+    strangers: Option<usize>,
+) -> Result<(), StoreError> {
+    let strangers = match strangers {
+        Some(counted) => i64::try_from(counted).unwrap_or(i64::MAX),
+        None => {
+            let known = store.dlqs().await?.into_iter().find(|(name, _)| name == queue);
+            known.map_or(0, |(_, ledger)| ledger.strangers)
+        }
+    };
+    let dirty = if cleaned { begun.dirty } else { 0 };
+    let end = Command::EndPass { queue: queue.to_owned(), pass: begun.pass, dirty, strangers };
+    let _: Vec<Answer> = store.apply(Urgency::Normal, vec![end]).await?;
+    Ok(())
 }
 
 async fn look_through(store: &dyn Store, broker: &dyn Broker, queue: &str) -> Result<PassReport, MirrorError> {
@@ -118,7 +146,7 @@ async fn look_through(store: &dyn Store, broker: &dyn Broker, queue: &str) -> Re
         removed: sorted.remove.len(),
         missing,
         found: commands.len() - missing,
-        strangers: sorted.strangers,
+        strangers: sorted.strangers.len(),
     };
     for chunk in commands.chunks(500) {
         let _: Vec<Answer> = store.apply(Urgency::Normal, chunk.to_vec()).await?;
@@ -128,20 +156,25 @@ async fn look_through(store: &dyn Store, broker: &dyn Broker, queue: &str) -> Re
     Ok(report)
 }
 
-struct Sorted {
+pub(super) struct Sorted {
     /// Indexes of copies to remove.
     remove: Vec<usize>,
     /// Tasks and generations whose copy stays.
     kept: BTreeSet<(String, i64)>,
-    strangers: usize,
+    /// Indexes of copies without a row.
+    pub(super) strangers: Vec<usize>,
 }
 
-async fn sort(store: &dyn Store, copies: &[DeadCopy], rows: &BTreeMap<String, DeadRow>) -> Result<Sorted, StoreError> {
-    let mut sorted = Sorted { remove: Vec::new(), kept: BTreeSet::new(), strangers: 0 };
+pub(super) async fn sort(
+    store: &dyn Store,
+    copies: &[DeadCopy],
+    rows: &BTreeMap<String, DeadRow>,
+) -> Result<Sorted, StoreError> {
+    let mut sorted = Sorted { remove: Vec::new(), kept: BTreeSet::new(), strangers: Vec::new() };
     let mut without_dead_row = Vec::new();
     for copy in copies {
         let Some((id, generation)) = &copy.of else {
-            sorted.strangers += 1;
+            sorted.strangers.push(copy.index);
             continue;
         };
         match rows.get(id) {
@@ -159,7 +192,7 @@ async fn sort(store: &dyn Store, copies: &[DeadCopy], rows: &BTreeMap<String, De
         let ids: Vec<String> = chunk.iter().map(|(_, id, _)| id.clone()).collect();
         for ((index, _, generation), task) in chunk.iter().zip(store.get(&ids).await?) {
             match task {
-                None => sorted.strangers += 1,
+                None => sorted.strangers.push(*index),
                 Some(task) => {
                     let current = task.state.dead_reason.is_some() && task.stamp().generation == *generation;
                     if !current {
@@ -172,7 +205,7 @@ async fn sort(store: &dyn Store, copies: &[DeadCopy], rows: &BTreeMap<String, De
     Ok(sorted)
 }
 
-async fn all_rows(store: &dyn Store, queue: &str) -> Result<BTreeMap<String, DeadRow>, StoreError> {
+pub(super) async fn all_rows(store: &dyn Store, queue: &str) -> Result<BTreeMap<String, DeadRow>, StoreError> {
     let mut rows = BTreeMap::new();
     let mut after = String::new();
     loop {

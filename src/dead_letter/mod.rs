@@ -6,6 +6,10 @@
 mod groups;
 mod mirror;
 pub mod replay;
+mod strangers;
+mod transfer;
 
 pub use groups::{Group, Trend, groups, trend};
 pub use mirror::{MirrorError, PassReport, odd_dlqs, pass};
+pub use strangers::{Stranger, strangers};
+pub use transfer::{Imported, LineError, export_line, import, import_line};

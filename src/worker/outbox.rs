@@ -2,6 +2,7 @@
 //!
 //! Nothing waits for it. A message that does not get out is covered by its row's alarm, so the outbox may lose everything.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-use crate::broker::{Published, dead_copy, wake_up};
+use crate::broker::{CopyHistory, Published, dead_copy, wake_up};
+use crate::store::LetterHistory;
 use crate::task::{Command, Task, WakeUp};
 use crate::telemetry::Event;
 
@@ -83,11 +85,12 @@ pub async fn run(shared: Arc<Shared>, mut feed: mpsc::UnboundedReceiver<Letter>,
 
 async fn publish(shared: Arc<Shared>, batch: Vec<Letter>) {
     let count = batch.len();
+    let histories = histories(&shared, &batch).await;
     let messages = batch
         .iter()
         .map(|letter| match letter {
             Letter::WakeUp(wake) => wake_up(wake),
-            Letter::Copy(task) => dead_copy(task, task.queue()),
+            Letter::Copy(task) => dead_copy(task, task.queue(), histories.get(task.id()).copied()),
         })
         .collect();
     let fates = shared.broker.publish(messages).await;
@@ -98,6 +101,32 @@ async fn publish(shared: Arc<Shared>, batch: Vec<Letter>) {
         shared.try_apply(commands).await;
     }
     shared.outbox.waiting.fetch_sub(count, Ordering::Relaxed);
+}
+
+/// What copies tell of their tasks' attempts. A store that does not answer now keeps no copy from going out.
+async fn histories(shared: &Shared, batch: &[Letter]) -> HashMap<String, CopyHistory> {
+    let copies = batch.iter().filter_map(|letter| match letter {
+        Letter::Copy(task) => Some(task.id().to_owned()),
+        Letter::WakeUp(_) => None,
+    });
+    let ids: Vec<String> = copies.collect();
+    if ids.is_empty() {
+        return HashMap::new();
+    }
+    match shared.store.letter_histories(&ids).await {
+        Ok(histories) => {
+            let known = |history: LetterHistory| CopyHistory {
+                attempts: history.attempts,
+                first_failed_at: history.first_failed_at,
+                last_failed_at: history.last_failed_at,
+            };
+            ids.into_iter().zip(histories.into_iter().map(known)).collect()
+        }
+        Err(error) => {
+            tracing::debug!(%error, "copies go out without their history");
+            HashMap::new()
+        }
+    }
 }
 
 /// What the store has to know of a message's fate.

@@ -20,6 +20,7 @@ mod replays;
 mod rig;
 mod stalls;
 mod storm;
+mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/third_party.rs"]

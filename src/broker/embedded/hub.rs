@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::broker::{
-    Answering, Argument, BrokerErrorConflict, Delivery, QueueRole, QueueSpec, Source, Token, Topology,
+    Answering, Argument, BrokerErrorConflict, Delivery, Headers, QueueRole, QueueSpec, Source, Token, Topology,
 };
 use crate::policy::TopicPattern;
 use crate::task::Millis;
@@ -58,6 +58,7 @@ pub(super) struct Stored {
     pub(super) routing_key: String,
     pub(super) arrives_at: Option<Millis>,
     pub(super) priority: Option<i64>,
+    pub(super) headers: Headers,
     /// How often it was delivered and came back.
     pub(super) returns: i64,
 }

@@ -19,9 +19,9 @@ use tokio::sync::mpsc;
 
 use self::hub::{Consumer, Hub, Stored};
 use super::{
-    ARRIVES_AT_HEADER, Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadCopy, DeadPass, Delivery, Difference,
-    HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec, SessionWatch, Source, Target,
-    Topology, copy_of,
+    ARRIVES_AT_HEADER, Broker, BrokerError, Consumption, CopyContent, DEAD_LETTER_TYPE, DeadCopy, DeadPass, Delivery,
+    Difference, HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec, SessionWatch,
+    Source, Target, Topology, copy_of,
 };
 use crate::task::{Lane, LaneKey, Spot};
 
@@ -93,6 +93,8 @@ impl EmbeddedBroker {
             routing_key,
             arrives_at: number(ARRIVES_AT_HEADER),
             priority: number(PRIORITY_HEADER),
+            // A copy's alone are ever asked for.
+            headers: if matches!(message.target, Target::Dead { .. }) { message.headers.clone() } else { Vec::new() },
             returns: 0,
         };
         let taken = self.hub.with(|core| match &message.target {
@@ -283,6 +285,21 @@ struct EmbeddedDeadPass {
 
 #[async_trait]
 impl DeadPass for EmbeddedDeadPass {
+    fn keep_content(&mut self, _most_bytes: usize) {
+        // It is all here anyway.
+    }
+
+    fn content(&self, index: usize) -> Option<CopyContent> {
+        let copy = self.taken.get(index)?.as_ref()?;
+        let headers = copy.headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        Some(CopyContent {
+            body: copy.body.clone(),
+            message_type: copy.message_type.clone(),
+            routing_key: copy.routing_key.clone(),
+            headers,
+        })
+    }
+
     async fn take_all(&mut self, _limit: Duration) -> Result<Vec<DeadCopy>, BrokerError> {
         let first = self.taken.len();
         let taken = self.hub.with(|core| core.take_all(&self.name));

@@ -1,17 +1,19 @@
 //! A pass over a DLQ: takes every copy before it returns any, so that no copy is seen twice or missed.
 //!
 //! Works on a connection of its own. One consumer of a quorum queue can hold at most 65,535 messages, so there are as many
-//! consumers as it takes. Bodies are dropped as they come.
+//! consumers as it takes. Bodies are dropped as they come, unless somebody asks for what is in the copies.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt};
+use lapin::message::Delivery;
 use lapin::options::{
     BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, QueueDeclareOptions,
 };
-use lapin::types::{FieldTable, ShortString};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -21,7 +23,7 @@ use tracing::warn;
 
 use super::endpoint::{Endpoint, Opened};
 use super::session::close;
-use crate::broker::{BrokerError, DEAD_LETTER_TYPE, DeadCopy, DeadPass, copy_of};
+use crate::broker::{BrokerError, CopyContent, DEAD_LETTER_TYPE, DeadCopy, DeadPass, HeaderValue, copy_of};
 
 /// Silence after the last expected copy that means there are no more.
 const QUIET: Duration = Duration::from_millis(100);
@@ -39,6 +41,11 @@ pub(super) struct RabbitDeadPass {
     channels: Vec<(Channel, ShortString)>,
     /// Of every copy taken, by index: its channel and delivery tag there.
     taken: Vec<(usize, u64)>,
+    /// What is in the copies, by index, as far as it is kept.
+    contents: BTreeMap<usize, CopyContent>,
+    /// How many bytes of bodies may still be kept.
+    may_keep: usize,
+    keeps: bool,
     arrived: mpsc::UnboundedReceiver<Arrival>,
     /// Kept so that `arrived` does not end while there is no consumer.
     arrivals: mpsc::UnboundedSender<Arrival>,
@@ -48,7 +55,7 @@ pub(super) struct RabbitDeadPass {
 }
 
 enum Arrival {
-    Copy { channel: usize, tag: u64, message_id: Option<String>, ours: bool },
+    Copy { channel: usize, tag: u64, message_id: Option<String>, ours: bool, content: Option<CopyContent> },
     Broken(String),
 }
 
@@ -67,6 +74,9 @@ impl RabbitDeadPass {
             prefetch,
             channels: Vec::new(),
             taken: Vec::new(),
+            contents: BTreeMap::new(),
+            may_keep: 0,
+            keeps: false,
             arrived,
             arrivals,
             over,
@@ -106,7 +116,7 @@ impl RabbitDeadPass {
         let mut consumer = self.bounded("consuming dead letters", consuming).await?;
         let index = self.channels.len();
         self.channels.push((channel, consumer.tag()));
-        let (arrivals, over) = (self.arrivals.clone(), self.over.clone());
+        let (arrivals, over, keeps) = (self.arrivals.clone(), self.over.clone(), self.keeps);
         tokio::spawn(async move {
             let reason = loop {
                 let next = tokio::select! {
@@ -114,13 +124,15 @@ impl RabbitDeadPass {
                     next = consumer.next() => next,
                 };
                 match next {
-                    Some(Ok(copy)) => {
+                    Some(Ok(mut copy)) => {
+                        let content = keeps.then(|| content_of(&mut copy));
                         let properties = &copy.properties;
                         let arrival = Arrival::Copy {
                             channel: index,
                             tag: copy.delivery_tag,
                             message_id: properties.message_id().as_ref().map(|id| id.as_str().to_owned()),
                             ours: properties.kind().as_ref().is_some_and(|kind| kind.as_str() == DEAD_LETTER_TYPE),
+                            content,
                         };
                         if arrivals.send(arrival).is_err() {
                             return;
@@ -137,8 +149,44 @@ impl RabbitDeadPass {
     }
 }
 
+/// Takes a delivery's content out of it.
+fn content_of(delivery: &mut Delivery) -> CopyContent {
+    let properties = &delivery.properties;
+    let headers = properties.headers().as_ref().map(|table| table.inner().iter().filter_map(header).collect());
+    CopyContent {
+        message_type: properties.kind().as_ref().map(|kind| kind.as_str().to_owned()),
+        routing_key: delivery.routing_key.as_str().to_owned(),
+        headers: headers.unwrap_or_default(),
+        body: std::mem::take(&mut delivery.data).into(),
+    }
+}
+
+fn header((name, value): (&ShortString, &AMQPValue)) -> Option<(String, HeaderValue)> {
+    let value = match value {
+        AMQPValue::LongString(text) => HeaderValue::Text(String::from_utf8_lossy(text.as_bytes()).into_owned()),
+        AMQPValue::ShortString(text) => HeaderValue::Text(text.as_str().to_owned()),
+        AMQPValue::ShortShortInt(n) => HeaderValue::Number((*n).into()),
+        AMQPValue::ShortShortUInt(n) => HeaderValue::Number((*n).into()),
+        AMQPValue::ShortInt(n) => HeaderValue::Number((*n).into()),
+        AMQPValue::ShortUInt(n) => HeaderValue::Number((*n).into()),
+        AMQPValue::LongInt(n) => HeaderValue::Number((*n).into()),
+        AMQPValue::LongUInt(n) => HeaderValue::Number((*n).into()),
+        AMQPValue::LongLongInt(n) => HeaderValue::Number(*n),
+        _ => return None,
+    };
+    Some((name.as_str().to_owned(), value))
+}
+
 #[async_trait]
 impl DeadPass for RabbitDeadPass {
+    fn keep_content(&mut self, most_bytes: usize) {
+        (self.keeps, self.may_keep) = (true, most_bytes);
+    }
+
+    fn content(&self, index: usize) -> Option<CopyContent> {
+        self.contents.get(&index).cloned()
+    }
+
     async fn take_all(&mut self, limit: Duration) -> Result<Vec<DeadCopy>, BrokerError> {
         let deadline = Instant::now() + limit;
         let too_slow = |pass: &Self| pass.endpoint.too_slow("taking every dead letter", limit);
@@ -154,7 +202,11 @@ impl DeadPass for RabbitDeadPass {
         loop {
             let quiet = if copies.len() as u64 >= expected { QUIET } else { LONG_QUIET };
             match timeout_at(deadline.min(Instant::now() + quiet), self.arrived.recv()).await {
-                Ok(Some(Arrival::Copy { channel, tag, message_id, ours })) => {
+                Ok(Some(Arrival::Copy { channel, tag, message_id, ours, content })) => {
+                    if let Some(content) = content.filter(|content| content.body.len() <= self.may_keep) {
+                        self.may_keep -= content.body.len();
+                        self.contents.insert(copies.len(), content);
+                    }
                     let of = message_id.as_deref().filter(|_| ours).and_then(copy_of);
                     copies.push(DeadCopy { index: copies.len(), message_id, of });
                     self.taken.push((channel, tag));

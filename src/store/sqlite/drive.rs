@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::Row;
 
 use super::SqliteStore;
@@ -103,14 +103,14 @@ impl SqliteStore {
             }
             let answers = writer::bisect(conn, context, &commands, now)?;
             let fates: Vec<_> = answers.iter().map(became).collect();
-            let row = |(position, fate): (&i64, &Fate)| {
-                json!([position, fate.outcome.as_str(), fate.why, fate.runs_as, fate.runs_generation])
-            };
-            let rows: Value = places.iter().zip(&fates).map(row).collect();
-            let sql = "UPDATE replay_items SET outcome = fate.value ->> 1, why = fate.value ->> 2, runs_as = fate.value ->> 3, \
-                 runs_generation = fate.value ->> 4, at = ?2 FROM json_each(?3) AS fate \
-                 WHERE job = ?1 AND position = fate.value ->> 0";
-            conn.prepare_cached(sql)?.execute(params![lease.job, now, rows.to_string()])?;
+            // One by one: joined with a list the planner may walk the whole job for it.
+            let mut write = conn.prepare_cached(
+                "UPDATE replay_items SET outcome = ?, why = ?, runs_as = ?, runs_generation = ?, at = ? WHERE job = ? AND position = ?",
+            )?;
+            for (position, fate) in places.iter().zip(&fates) {
+                let Fate { outcome, why, runs_as, runs_generation } = fate;
+                write.execute(params![outcome.as_str(), why, runs_as, runs_generation, now, lease.job, position])?;
+            }
             let sql = "UPDATE replay_jobs SET paced_to_us = ?, lease_until = ? WHERE id = ?";
             let alive = now.saturating_add(lease.hold_ms);
             conn.prepare_cached(sql)?.execute(params![paced_to_us, alive, lease.job])?;
@@ -151,11 +151,12 @@ impl SqliteStore {
                 if held(conn, &lease)?.is_none() {
                     return Ok(counts);
                 }
-                let pairs: Value =
-                    ended.iter().map(|(position, outcome)| json!([position, outcome.as_str()])).collect();
-                let sql = "UPDATE replay_items SET outcome = fate.value ->> 1, at = ?2 FROM json_each(?3) AS fate \
-                     WHERE job = ?1 AND position = fate.value ->> 0 AND outcome = 'replayed'";
-                conn.prepare_cached(sql)?.execute(params![lease.job, now, pairs.to_string()])?;
+                let mut write = conn.prepare_cached(
+                    "UPDATE replay_items SET outcome = ?, at = ? WHERE job = ? AND position = ? AND outcome = 'replayed'",
+                )?;
+                for (position, outcome) in &ended {
+                    write.execute(params![outcome.as_str(), now, lease.job, position])?;
+                }
                 ended.iter().for_each(|(_, outcome)| counts.add(*outcome, None, 1));
                 Ok(counts)
             })
@@ -227,14 +228,14 @@ impl SqliteStore {
         looked_to: Option<Millis>,
         letters: &[(String, i64, Millis)],
     ) -> Result<(), StoreError> {
-        let letters: Vec<_> =
-            letters.iter().map(|(id, generation, at)| serde_json::json!([id, generation, at])).collect();
-        let letters = serde_json::Value::Array(letters).to_string();
+        let letters = letters.to_vec();
         self.write(move |conn, _, _| {
-            let sql = "UPDATE tasks SET wake_at = letter.value ->> 2 FROM json_each(?) AS letter \
-                 WHERE tasks.id = letter.value ->> 0 AND tasks.status = 'dead' AND tasks.generation = letter.value ->> 1 \
-                 AND tasks.wake_at IS NULL";
-            conn.execute(sql, [letters])?;
+            let mut write = conn.prepare_cached(
+                "UPDATE tasks SET wake_at = ? WHERE id = ? AND status = 'dead' AND generation = ? AND wake_at IS NULL",
+            )?;
+            for (id, generation, at) in &letters {
+                write.execute(params![at, id, generation])?;
+            }
             match looked_to {
                 Some(at) => {
                     conn.execute("INSERT OR REPLACE INTO triage_marks (name, at) VALUES (?, ?)", params![MARK, at])?
