@@ -81,6 +81,8 @@ pub async fn run(args: &Args, globals: &Globals) -> anyhow::Result<Exit> {
     if let Some(server) = server.as_ref().filter(|_| !globals.quiet) {
         eprintln!("the console, signed in: {}", server.link("demo").await?);
     }
+    // The console shows who works; a whole demo is shorter than that is remembered.
+    store.report_node("demo", &config.rules_digest(), None).await?;
     let told = demo::run(store.clone(), broker.clone(), &options, narrator).await;
     if args.broker.is_some() {
         // Nothing of ours stays on somebody's broker.

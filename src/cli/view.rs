@@ -76,6 +76,7 @@ fn task_lines(detail: &TaskDetail) -> Vec<(&'static str, String)> {
     add("idempotency_key", task.idempotency_key.clone().filter(|key| *key != task.id));
     add("due_at", (!task.status.is_ended()).then(|| task.due_at.clone()));
     add("delay", task.delay_ms.map(|ms| format!("{} ({})", length(ms), task.delay_reason.as_deref().unwrap_or(""))));
+    add("replays_itself_at", task.wake_at.clone().filter(|_| task.dead_reason.is_some()));
     add("deadline", task.deadline.clone());
     add("held_by", task.held_by.clone());
     add("held_turn", task.held_turn.clone());

@@ -108,8 +108,13 @@ async fn the_first_link_signs_an_admin_in_once() {
     assert!(line.contains("HttpOnly") && line.contains("SameSite=Strict") && !line.contains("Secure"), "{line}");
     let inside = desk.request(Method::GET, "/nothing").header("cookie", cookie).send().await.unwrap();
     assert_eq!(inside.status(), StatusCode::NOT_FOUND);
-    let again = desk.request(Method::GET, path).header("x-forwarded-proto", "https").send().await.unwrap();
+    let again = desk.request(Method::GET, path).send().await.unwrap();
     assert_eq!((again.status(), cookie_of(&again)), (StatusCode::SEE_OTHER, None), "used up");
+    // Behind a proxy that speaks TLS the cookie goes over TLS only.
+    let form = format!("token={}&next=//evil.example", crate::desk::token_of(Role::Viewer));
+    let behind = desk.form("/sign-in", form).header("x-forwarded-proto", "https").send().await.unwrap();
+    assert_eq!(behind.headers()["location"], "/", "and leads nowhere else");
+    assert!(behind.headers()["set-cookie"].to_str().unwrap().ends_with("; Secure"));
 }
 
 #[tokio::test]

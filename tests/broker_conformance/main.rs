@@ -43,5 +43,6 @@ for_every_broker! {
     depths_are_in_the_order_of_the_topology
     a_dead_pass_sees_every_copy_once_and_removes_only_what_it_is_told
     a_dropped_dead_pass_returns_everything
+    a_dead_pass_keeps_what_is_in_the_copies_when_it_is_asked_to
     a_closed_client_sends_nothing
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redeliver::broker::{
-    Argument, Broker, BrokerError, Difference, Message, Parsed, Published, QueueRole, Source, Target, Topology, parse,
-    submission, wake_up,
+    Argument, Broker, BrokerError, Difference, HeaderValue, Message, Parsed, Published, QueueRole, Source, Target,
+    Topology, parse, submission, wake_up,
 };
 use redeliver::task::{Lane, Outstanding, Spot, Stamp, WakeUp};
 
@@ -402,6 +402,24 @@ pub async fn a_dropped_dead_pass_returns_everything(ground: Ground) {
 
     let empty = ground.broker.dead_pass("shipping").await.expect("a pass").take_all(Duration::from_secs(20)).await;
     assert_eq!(empty.expect("no copies"), []);
+}
+
+pub async fn a_dead_pass_keeps_what_is_in_the_copies_when_it_is_asked_to(ground: Ground) {
+    declared(&ground, &[]).await;
+    let mut copy = dead("default", "t1");
+    copy.headers =
+        vec![("redeliver-reason", HeaderValue::Text("poison".into())), ("redeliver-attempts", HeaderValue::Number(4))];
+    publish(&ground.broker, vec![copy.clone()]).await;
+    let mut pass = ground.broker.dead_pass("default").await.expect("a pass");
+    pass.keep_content(1_000_000);
+    assert_eq!(pass.take_all(Duration::from_secs(20)).await.expect("all copies").len(), 1);
+    let content = pass.content(0).expect("kept");
+    assert_eq!((content.body, content.message_type.as_deref()), (copy.body, copy.message_type));
+    let known: Vec<_> = content.headers.into_iter().filter(|(name, _)| name.starts_with("redeliver-")).collect();
+    let expected = copy.headers.into_iter().map(|(name, value)| (name.to_owned(), value));
+    assert_eq!(known, expected.collect::<std::collections::BTreeMap<_, _>>().into_iter().collect::<Vec<_>>());
+    assert_eq!(pass.content(1), None);
+    pass.finish().await.expect("finished");
 }
 
 pub async fn a_closed_client_sends_nothing(ground: Ground) {

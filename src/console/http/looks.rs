@@ -197,7 +197,7 @@ async fn oldest_due(
 
 /// The lanes of every queue, and why the broker's half is missing if it is.
 async fn lanes(
-    app: &App,
+    app: &Arc<App>,
     visit: &Visit,
     config: &Config,
     waiting: &Waiting,

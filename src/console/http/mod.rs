@@ -132,20 +132,30 @@ impl Console {
         Ok(found)
     }
 
-    /// The broker's queues, by full name.
-    async fn depths(&self, app: &App) -> Result<Vec<QueueDepth>, String> {
-        let Some(broker) = &app.broker else { return Ok(Vec::new()) };
+    /// The broker's queues, by full name, as they were when it last said so. It is asked behind the page's back: one that does not answer
+    /// must not hold up the person who looks why.
+    async fn depths(self: &Arc<Self>, app: &Arc<App>) -> Result<Vec<QueueDepth>, String> {
         let mut depths = self.depths.lock().await;
-        if depths.asked.is_none_or(|asked| asked.elapsed() >= DEPTHS_OLD) {
-            let topology = app.config().topology();
-            let answer = tokio::time::timeout(DEPTHS_PATIENCE, broker.depths(&topology)).await;
-            depths.known = match answer {
-                Ok(Ok(known)) => Ok(known),
-                Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err(String::new()),
-            };
+        if app.broker.is_some() && depths.asked.is_none_or(|asked| asked.elapsed() >= DEPTHS_OLD) {
             depths.asked = Some(Instant::now());
+            tokio::spawn(ask_depths(Arc::clone(self), Arc::clone(app)));
         }
         depths.known.clone()
+    }
+}
+
+async fn ask_depths(console: Arc<Console>, app: Arc<App>) {
+    let Some(broker) = &app.broker else { return };
+    let topology = app.config().topology();
+    let known = match tokio::time::timeout(DEPTHS_PATIENCE, broker.depths(&topology)).await {
+        Ok(Ok(known)) => Ok(known),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(String::new()),
+    };
+    let mut depths = console.depths.lock().await;
+    let is_news = depths.known != known;
+    depths.known = known;
+    if is_news {
+        console.changes.tell();
     }
 }
