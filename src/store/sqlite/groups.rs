@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rusqlite::params;
+use serde::Deserialize;
 use serde_json::{Value, json};
-use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
 use super::SqliteStore;
@@ -24,7 +24,8 @@ use crate::task::{DeadReason, Millis};
 /// What the index is ordered by, before the hour.
 const KIND: &str = "failure_fingerprint, type, failure_class, failure_code, failure_http_status, dead_reason";
 
-/// The letters of one kind, as the index holds them together.
+/// The letters of one kind, as the index holds them together. Read from an array.
+#[derive(Deserialize)]
 struct Kind {
     fingerprint: Option<String>,
     task_type: String,
@@ -36,18 +37,6 @@ struct Kind {
 }
 
 impl Kind {
-    fn read(columns: &mut Columns<'_>) -> Result<Kind, String> {
-        Ok(Kind {
-            fingerprint: columns.next()?,
-            task_type: columns.next()?,
-            class: columns.next()?,
-            code: columns.next()?,
-            http_status: columns.next()?,
-            reason: columns.word(DeadReason::parse)?,
-            label: columns.next()?,
-        })
-    }
-
     fn key(&self, by: &LetterGroupBy) -> Option<String> {
         match by {
             LetterGroupBy::Fingerprint => self.fingerprint.clone().filter(|print| !print.is_empty()),
@@ -70,6 +59,11 @@ impl Kind {
         ])
     }
 }
+
+/// Letters of one kind in one hour of death, or in all hours before the first that is told apart: the hour, how many, the first and
+/// the last death, and the first time at which one of them replays itself. Read from an array.
+#[derive(Deserialize)]
+struct Counted(Kind, Option<i64>, i64, Option<Millis>, Option<Millis>, Option<Millis>);
 
 /// A group while it is put together.
 #[derive(Default)]
@@ -129,13 +123,7 @@ pub(super) async fn groups(
     let Some(filter) = filter else { return Ok(Vec::new()) };
     let first_hour = now.div_euclid(HOUR_MS) - hours() + 1;
     let mut groups: HashMap<Option<String>, Gathered> = HashMap::new();
-    for row in &counts(store, by, &filter, first_hour).await? {
-        let (kind, hour, count, first, last, appointed) = store.read(row, |columns| {
-            let kind = Kind::read(columns)?;
-            let (hour, count): (Option<i64>, i64) = (columns.next()?, columns.next()?);
-            let (first, last): (Option<Millis>, Option<Millis>) = (columns.next()?, columns.next()?);
-            Ok((kind, hour, count, first, last, columns.next::<Option<Millis>>()?))
-        })?;
+    for Counted(kind, hour, count, first, last, appointed) in counts(store, by, &filter, first_hour).await? {
         let key = kind.key(by);
         let gathered = groups.entry(key.clone()).or_default();
         let last = last.unwrap_or(0);
@@ -179,19 +167,24 @@ fn hours() -> i64 {
 }
 
 /// The letters of each kind by hour of death, all those before `first_hour` as one. The inner counts come out in the order of the index;
-/// putting the old hours together is work on those few lines only.
+/// putting the old hours together is work on those few lines only. They come as one JSON text: thousands of rows of their own would
+/// each cost a change of thread, which is more than the counting.
 async fn counts(
     store: &SqliteStore,
     by: &LetterGroupBy,
     filter: &Filter,
     first_hour: i64,
-) -> Result<Vec<SqliteRow>, StoreError> {
-    let mut query = QueryBuilder::new("SELECT ");
+) -> Result<Vec<Counted>, StoreError> {
+    let mut query = QueryBuilder::new("SELECT json_group_array(json_array(json_array(");
+    query.push(KIND).push(", label), hour_or_before, letters, first, last, appointed)) FROM (SELECT ");
     query.push(KIND).push(", label, max(hour, ").push_bind(first_hour - 1);
-    query.push(") AS hour_or_before, sum(letters), min(first), max(last), min(appointed) FROM (");
+    query.push(") AS hour_or_before, sum(letters) AS letters, min(first) AS first, max(last) AS last, min(appointed) AS appointed FROM (");
     push_hourly(&mut query, by, filter);
-    query.push(") GROUP BY ").push(KIND).push(", label, hour_or_before");
-    query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))
+    query.push(") GROUP BY ").push(KIND).push(", label, hour_or_before)");
+    let row = query.build().fetch_one(&store.readers).await.map_err(|error| store.fault(error))?;
+    let text: &str = row.try_get_unchecked(0).map_err(|error| store.fault(error))?;
+    serde_json::from_str(text)
+        .map_err(|error| store.fault(Fault::Unusable(format!("groups cannot be counted: {error}"))))
 }
 
 /// The letters of each kind by hour of death.
