@@ -10,7 +10,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
-use redeliver::broker::EmbeddedBroker;
+use redeliver::broker::{Broker, EmbeddedBroker, Published, submission};
 use redeliver::config::{Config, Request, Secrets, load_text};
 use redeliver::handler::{AttemptContext, Handler, Report, Route, Webhook, WebhookHandler, is_local};
 use redeliver::policy::TopicPattern;
@@ -145,8 +145,12 @@ async fn the_first_permanent_error_of_a_kind_is_told_at_once_signed_and_the_next
         stage.publish("order.ship", &format!("a-{n}")).await;
         stage.ended(&format!("a-{n}")).await;
     }
+    // Another alert than this one, told after the repeats had their turn.
     stage.worker.stop(Duration::from_secs(5)).await;
     assert_eq!(receiver.calls.load(Ordering::SeqCst), 1);
+    let rows = stage.store.list(&Filter::default(), None, 100).await.unwrap().items;
+    let of_alerts: Vec<&Task> = rows.iter().filter(|row| row.spec.task_type == ALERT_TYPE).collect();
+    assert_eq!(of_alerts.len(), 1, "a repeat is no row of its own: {of_alerts:#?}");
 }
 
 #[tokio::test]
@@ -253,7 +257,11 @@ async fn a_name_that_leads_to_this_machine_is_refused_at_the_call() {
 async fn a_submission_that_calls_itself_an_alert_is_kept_as_malformed_and_sent_nowhere() {
     let (receiver, url) = Receiver::start().await;
     let stage = stage(vec![webhook("on call", &url, &[AlertKind::BreakerOpened])]).await;
-    stage.publish(ALERT_TYPE, "forged").await;
+    // By name it is refused at once; by its routing key alone it arrives.
+    let named = Envelope::new(ALERT_TYPE).id("named");
+    assert!(Producer::new(stage.broker.clone()).publish(named).await.is_err());
+    let forged = submission(ALERT_TYPE, "forged", r#"{"id":"forged","payload":{"webhook":"on call"}}"#.into());
+    assert_eq!(stage.broker.publish(vec![forged]).await, [Published::Confirmed]);
     let filter = Filter { reasons: vec![DeadReason::Malformed], ..Filter::default() };
     let begun = Instant::now();
     while stage.store.list(&filter, None, 1).await.unwrap().items.is_empty() {
@@ -266,10 +274,22 @@ async fn a_submission_that_calls_itself_an_alert_is_kept_as_malformed_and_sent_n
 
 #[test]
 fn local_addresses_are_known_in_every_spelling() {
-    for local in ["127.0.0.1", "127.9.9.9", "169.254.169.254", "0.0.0.0", "::1", "::", "fe80::1", "::ffff:127.0.0.1"] {
+    for local in [
+        "127.0.0.1",
+        "127.9.9.9",
+        "169.254.169.254",
+        "0.0.0.0",
+        "::1",
+        "::",
+        "fe80::1",
+        "::ffff:127.0.0.1",
+        "100.100.100.200",
+        "fd00:ec2::254",
+        "64:ff9b::7f00:1",
+    ] {
         assert!(is_local(local.parse().unwrap()), "{local}");
     }
-    for other in ["10.0.0.1", "192.168.1.1", "1.1.1.1", "2606:4700::1", "fd00::1"] {
+    for other in ["10.0.0.1", "192.168.1.1", "1.1.1.1", "2606:4700::1", "fd00::1", "64:ff9b::101:101"] {
         assert!(!is_local(other.parse().unwrap()), "{other}");
     }
 }

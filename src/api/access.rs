@@ -128,7 +128,7 @@ pub(super) async fn guard(State(app): State<Arc<App>>, mut request: Request, nex
         if let Some(principal) = principal {
             request.extensions_mut().insert(principal);
         }
-        return next.run(request).await;
+        return to_its_end(request, next).await;
     }
     let is_api = path == "/v1" || path.starts_with("/v1/");
     let Some(principal) = principal else {
@@ -158,7 +158,19 @@ pub(super) async fn guard(State(app): State<Arc<App>>, mut request: Request, nex
         }
     }
     request.extensions_mut().insert(principal);
-    next.run(request).await
+    to_its_end(request, next).await
+}
+
+/// Answers a request. A change goes on when the client hangs up: the server would drop its handler, perhaps between
+/// the commit and the audit.
+async fn to_its_end(request: Request, next: Next) -> Response {
+    if only_looks(request.method()) {
+        return next.run(request).await;
+    }
+    tokio::spawn(next.run(request)).await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a request broke");
+        Problem::internal().into_response()
+    })
 }
 
 /// Who asks; `None`: nobody says. What is said and wrong is an error.

@@ -6,6 +6,7 @@
 pub mod access;
 mod headers;
 mod input;
+pub(crate) mod listener;
 mod openapi;
 mod problem;
 mod server;

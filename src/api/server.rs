@@ -9,10 +9,15 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::get;
+use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use super::listener::Bounded;
 use super::{App, Problem, access, headers, sign_in};
+
+/// The most connections at a time: more than people and programs need, fewer than a process may have files open.
+const MOST_CONNECTIONS: usize = 512;
 
 /// The console, as the server needs it.
 pub struct Pages {
@@ -60,6 +65,8 @@ impl Server {
         let address = listener.local_addr()?;
         let service = router(Arc::clone(&app), pages).into_make_service_with_connect_info::<SocketAddr>();
         let stopping = app.stopping.clone();
+        // Only behind a tap axum knows that an address is what another listener's connections come from.
+        let listener = Bounded::new(listener, MOST_CONNECTIONS).tap_io(|_| {});
         let serving = axum::serve(listener, service).with_graceful_shutdown(async move { stopping.cancelled().await });
         let running = tokio::spawn(serving.into_future());
         Ok(Server { app, address, running })

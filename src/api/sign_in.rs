@@ -1,6 +1,7 @@
 //! Signing in and out: a token, or a link that works once, becomes a session.
 //!
-//! The page with the form is the console's; here is what it posts to. Who fails too often waits.
+//! The page with the form is the console's; here is what it posts to. Who fails too often waits, but what is right
+//! always works: behind a proxy everybody has the same address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -57,7 +58,8 @@ impl SignIns {
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/sign-in", post(by_token))
-        .route("/sign-in/{secret}", get(by_link))
+        // Programs that look at links before people do ask for the head; that must not use one up.
+        .route("/sign-in/{secret}", get(by_link).head(async || Problem::method_not_allowed()))
         .route("/sign-out", post(sign_out))
 }
 
@@ -75,11 +77,10 @@ async fn by_token(
     Form(form): Form<SignIn>,
 ) -> Result<Response, Problem> {
     let now = app.store.now();
-    check(&app, peer, now)?;
     let next = local(form.next.as_deref());
     let found = app.store.token_by_hash(&secret::hash(form.token.trim())).await?;
     let Some(token) = found.filter(|token| token.is_good(now)) else {
-        app.sign_ins.failed(peer.0, now);
+        failed(&app, peer, now)?;
         tracing::warn!(peer = ?peer.0, "somebody failed to sign in");
         return Ok(Redirect::to("/sign-in?failed=1").into_response());
     };
@@ -94,21 +95,23 @@ async fn by_link(
     headers: HeaderMap,
     Path(link): Path<String>,
 ) -> Result<Response, Problem> {
-    check(&app, peer, app.store.now())?;
     match app.store.use_link(&secret::hash(&link)).await? {
         Some(link) => begin(&app, peer, &headers, link.who, None, link.role, Millis::MAX, "/").await,
         None => {
-            app.sign_ins.failed(peer.0, app.store.now());
+            failed(&app, peer, app.store.now())?;
             Ok(Redirect::to("/sign-in?failed=link").into_response())
         }
     }
 }
 
-fn check(app: &App, peer: Peer, now: Millis) -> Result<(), Problem> {
+/// Notes a failure, unless there were too many already.
+fn failed(app: &App, peer: Peer, now: Millis) -> Result<(), Problem> {
     app.sign_ins.check(peer.0, now).map_err(|wait_ms| {
         let seconds = u64::try_from(wait_ms / 1000 + 1).unwrap_or(1);
         Problem::too_many(seconds, "too many failed sign-ins from this address; wait a moment")
-    })
+    })?;
+    app.sign_ins.failed(peer.0, now);
+    Ok(())
 }
 
 #[expect(clippy::too_many_arguments, reason = "a session is all of these")]

@@ -138,6 +138,17 @@ async fn check_store(context: &Context, store: &dyn Store, findings: &mut Findin
             "stop the workers, copy the file away, and restore a backup or run sqlite3 .recover on the copy",
         ),
     }
+    let workers = store.nodes().await?.len();
+    if workers == 0 {
+        findings.push(
+            "workers",
+            Verdict::Warning,
+            "none has been seen lately",
+            "start one: `redeliver work`; until then nothing runs and no retry falls due",
+        );
+    } else {
+        findings.ok("workers", format!("{workers} seen lately"));
+    }
     if report.schema_version == report.schema_known {
         findings.ok("schema", format!("version {}", report.schema_version));
     } else {

@@ -35,7 +35,7 @@ pub enum Verb {
     /// Show one job: how far it is, and what became of its letters
     #[command(after_help = "Examples:
   redeliver replay show 7
-  redeliver replay show 7 --items --outcome failed_again -o name | redeliver dlq show -
+  redeliver replay show 7 --items --outcome failed_again -o name | redeliver dlq list --id -
   redeliver replay show 7 -o json | jq '.failed_again'")]
     Show {
         /// Its number

@@ -66,7 +66,7 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
     let mut reloads = Reloads::listen(context)?;
     let listener = listen(context.config().console.address).await?;
-    let probes = listen_for_probes(context).await?;
+    let probes = listen_for_probes(context, args.metrics.as_ref()).await?;
     let store = context.store_or_new().await?;
     let metrics = Arc::new(Metrics::new());
     let observers = Observers::new(vec![Arc::new(LogObserver), Arc::clone(&metrics) as _]);
@@ -108,11 +108,20 @@ pub fn metrics_flag(address: Option<&String>) -> Option<FlagValue> {
 /// Takes the address for Prometheus and probes, if there is to be one.
 ///
 /// # Errors
-/// When it is taken.
-pub async fn listen_for_probes(context: &Context) -> anyhow::Result<Option<TcpListener>> {
-    match context.config().metrics.address {
-        Some(address) => listen(address).await.map(Some),
-        None => Ok(None),
+/// When it is taken and `flag` asked for it; one from the file is let go with a warning.
+pub async fn listen_for_probes(context: &Context, flag: Option<&String>) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = context.config().metrics.address else { return Ok(None) };
+    match listen(address).await {
+        Ok(listener) => Ok(Some(listener)),
+        // The second process on a host reads the same file. That nobody can count it is no reason for it not to work.
+        Err(error) if flag.is_none() => {
+            tracing::warn!(
+                "{error:#} (metrics.address): nobody can scrape this process; give it an address of its own with --metrics, \
+                 or say --metrics off"
+            );
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -73,7 +73,7 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         Some(_) => Some(serve::listen(context.config().console.address).await?),
         None => None,
     };
-    let probes = serve::listen_for_probes(context).await?;
+    let probes = serve::listen_for_probes(context, args.metrics.as_ref()).await?;
     let store = context.store_or_new().await?;
     let metrics = Arc::new(Metrics::new());
     let observers = Observers::new(vec![Arc::new(LogObserver), Arc::clone(&metrics) as _]);
@@ -94,7 +94,7 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     }
     let name = tokio::select! {
         name = signals.next() => name,
-        never = reloads.follow(Some(&worker), store.as_ref(), &observers) => match never {},
+        never = reloads.follow(Some(&worker), store.as_ref(), worker.observers()) => match never {},
     };
     tracing::info!(
         signal = name,

@@ -84,34 +84,51 @@ impl fmt::Display for Place {
     }
 }
 
-/// A file's name and text, to turn byte offsets into lines.
+/// A file's name and text.
 #[derive(Debug, Clone)]
 pub(super) struct Text<'a> {
     pub(super) path: String,
     pub(super) text: &'a str,
 }
 
-impl Text<'_> {
-    pub(super) fn place(&self, offset: usize) -> Place {
-        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
-        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        Place::File { path: self.path.clone(), line }
+/// The same, to turn byte offsets into lines. Where lines end is looked up once: every value and problem asks.
+pub(super) struct Lines<'a> {
+    path: String,
+    pub(super) text: &'a str,
+    ends: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    fn of(Text { path, text }: Text<'a>) -> Lines<'a> {
+        Lines { path, text, ends: text.match_indices('\n').map(|(at, _)| at).collect() }
+    }
+
+    fn place(&self, offset: usize) -> Place {
+        Place::File { path: self.path.clone(), line: 1 + self.ends_before(offset) }
+    }
+
+    fn line_start(&self, offset: usize) -> usize {
+        self.ends[..self.ends_before(offset)].last().map_or(0, |end| end + 1)
+    }
+
+    fn ends_before(&self, offset: usize) -> usize {
+        self.ends.partition_point(|end| *end < offset)
     }
 }
 
 /// Collects problems. What lies inside a part of the file that was already refused is not complained about again.
 pub(super) struct Problems<'a> {
-    file: Text<'a>,
+    file: Lines<'a>,
     found: Vec<(usize, Problem)>,
     refused: Vec<Range<usize>>,
 }
 
 impl<'a> Problems<'a> {
     pub(super) fn new(file: Text<'a>) -> Problems<'a> {
-        Problems { file, found: Vec::new(), refused: Vec::new() }
+        Problems { file: Lines::of(file), found: Vec::new(), refused: Vec::new() }
     }
 
-    pub(super) fn file(&self) -> &Text<'a> {
+    pub(super) fn file(&self) -> &Lines<'a> {
         &self.file
     }
 
@@ -133,7 +150,7 @@ impl<'a> Problems<'a> {
     /// All of a `[[…]]` element: the span of one that is not written inline is its header only, which stands first on its line.
     pub(super) fn element(&self, span: &Range<usize>) -> Range<usize> {
         let text = self.file.text;
-        let line = text.get(..span.start).and_then(|before| before.rsplit('\n').next()).unwrap_or_default();
+        let line = text.get(self.file.line_start(span.start)..span.start).unwrap_or_default();
         if !line.trim().is_empty() || text.get(span.clone()).is_some_and(|part| part.starts_with('{')) {
             return span.clone();
         }
@@ -179,12 +196,26 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    pub(super) fn place(&self, file: &Text<'_>) -> Place {
+    pub(super) fn place(&self, file: &Lines<'_>) -> Place {
         match self {
             Origin::File(span) => file.place(span.start),
             Origin::Environment(name) => Place::Environment(name.clone()),
             Origin::Flag(flag) => Place::Flag(flag.clone()),
             Origin::Default => Place::Default,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offset_is_on_the_line_that_its_line_break_ends() {
+        let lines = Lines::of(Text { path: "f".into(), text: "a\n\nbc\n" });
+        let at: Vec<Place> = (0..=8).map(|offset| lines.place(offset)).collect();
+        let expected = [1, 1, 2, 3, 3, 3, 4, 4, 4].map(|line| Place::File { path: "f".into(), line });
+        assert_eq!(at, expected);
+        assert_eq!([0, 1, 2, 4, 6].map(|offset| lines.line_start(offset)), [0, 0, 2, 3, 6]);
     }
 }

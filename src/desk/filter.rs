@@ -194,6 +194,8 @@ pub struct FilterError {
 
 /// The most values of one filter: enough for a page of ids, too few to make a query that nobody can have typed.
 const MOST_VALUES: usize = 10_000;
+/// The same of `type` and `label`: each value becomes a condition of its own, and SQLite nests them only so deep.
+const MOST_CONDITIONS: usize = 100;
 
 impl FilterText {
     /// What its fields are called in a query.
@@ -278,15 +280,17 @@ impl FilterText {
             text: self.text.clone(),
         };
         let lengths = [
-            ("class", self.classes.len()),
-            ("code", self.codes.len()),
-            ("http_status", self.http_statuses.len()),
-            ("fingerprint", self.fingerprints.len()),
-            ("queue", self.queues.len()),
-            ("id", self.ids.len()),
+            ("type", self.types.len(), MOST_CONDITIONS),
+            ("label", self.labels.len(), MOST_CONDITIONS),
+            ("class", self.classes.len(), MOST_VALUES),
+            ("code", self.codes.len(), MOST_VALUES),
+            ("http_status", self.http_statuses.len(), MOST_VALUES),
+            ("fingerprint", self.fingerprints.len(), MOST_VALUES),
+            ("queue", self.queues.len(), MOST_VALUES),
+            ("id", self.ids.len(), MOST_VALUES),
         ];
-        for (field, _) in lengths.into_iter().filter(|(_, length)| *length > MOST_VALUES) {
-            errors.push(FilterError { field, message: format!("expected at most {MOST_VALUES} values") });
+        for (field, _, most) in lengths.into_iter().filter(|(_, length, most)| length > most) {
+            errors.push(FilterError { field, message: format!("expected at most {most} values") });
         }
         if errors.is_empty() { Ok(filter) } else { Err(errors) }
     }
@@ -366,5 +370,18 @@ mod tests {
         assert_eq!(fields, ["label", "label", "since", "type", "status"]);
         let alive = FilterText { statuses: vec!["pending".into()], ..FilterText::default() };
         assert_eq!(alive.to_dead_filter(0).unwrap_err()[0].field, "status");
+    }
+
+    #[test]
+    fn more_types_or_labels_than_a_query_can_hold_are_refused() {
+        let many = |most: usize| FilterText {
+            types: (0..most).map(|n| format!("t{n}")).collect(),
+            labels: (0..most).map(|n| format!("l{n}=x")).collect(),
+            ..FilterText::default()
+        };
+        assert!(many(MOST_CONDITIONS).to_filter(0).is_ok());
+        let fields: Vec<&str> =
+            many(MOST_CONDITIONS + 1).to_filter(0).unwrap_err().into_iter().map(|error| error.field).collect();
+        assert_eq!(fields, ["type", "label"]);
     }
 }

@@ -254,10 +254,12 @@ pub fn rate(text: &str) -> Result<f64, String> {
         "h" => 3600.0,
         _ => return Err(refused()),
     };
-    if !number.is_finite() || number <= 0.0 || number > 1e9 {
+    let per_s = number / seconds;
+    // A quotient that underflows is 0, which would mean no rate at all: full speed.
+    if number > 1e9 || per_s <= 0.0 || !per_s.is_normal() {
         return Err(refused());
     }
-    Ok(number / seconds)
+    Ok(per_s)
 }
 
 impl Order {
@@ -353,7 +355,7 @@ mod tests {
     fn rates_and_ratios_are_read_and_refused() {
         assert_eq!(rate("50/s"), Ok(50.0));
         assert_eq!(rate("300/min"), Ok(5.0));
-        for bad in ["", "50", "0/s", "-1/s", "x/s", "5/day", "nan/s", "inf/s"] {
+        for bad in ["", "50", "0/s", "-1/s", "x/s", "5/day", "nan/s", "inf/s", "5e-324/h", "1e-310/s", "-0/s"] {
             assert!(rate(bad).is_err(), "{bad}");
         }
         assert_eq!(pace(None, true, None).unwrap().max_failure_ratio, Some(DEFAULT_MAX_FAILURE_RATIO));

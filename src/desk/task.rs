@@ -219,9 +219,7 @@ impl TaskDocument {
     /// The document of a task.
     pub fn of(task: &Task, mask: Mask<'_>) -> TaskDocument {
         let (spec, state) = (&task.spec, &task.state);
-        // One that is not JSON (a row that others inserted by force) is shown as text.
-        let mut payload = serde_json::from_str(&spec.payload).unwrap_or_else(|_| Value::String(spec.payload.clone()));
-        let masked = mask.hide(&spec.task_type, &mut payload);
+        let (payload, masked) = mask.read(&spec.task_type, &spec.payload);
         let raw = spec.raw.as_ref().map(|raw| {
             let (body, body_base64) = if mask.hides_bytes(task) { (None, None) } else { text_or_base64(&raw.bytes) };
             RawDocument {

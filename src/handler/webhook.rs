@@ -4,7 +4,7 @@
 //! other task. Nothing is sent to loopback or link-local addresses unless the file allows it, whatever a name resolves to at the
 //! moment of the call, and no redirect is followed: a webhook's address comes from a person, but who answers under it does not.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,14 +47,26 @@ impl std::fmt::Debug for Webhook {
     }
 }
 
-/// Whether an address is this machine's or its link's: where services listen that trust whoever reaches them, such as a cloud's
-/// metadata at 169.254.169.254.
+/// Clouds' metadata outside of the link: Alibaba's and AWS's.
+const METADATA: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254))];
+
+/// Whether an address is this machine's or its link's, or a cloud's metadata: where services listen that trust whoever reaches them.
 pub fn is_local(address: IpAddr) -> bool {
-    match address.to_canonical() {
+    let address = address.to_canonical();
+    if METADATA.contains(&address) {
+        return true;
+    }
+    match address {
         IpAddr::V4(address) => {
             address.is_loopback() || address.is_link_local() || address.is_unspecified() || address.is_broadcast()
         }
         IpAddr::V6(address) => {
+            // RFC 6052: an IPv4 address behind a translator.
+            if address.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] {
+                let [.., a, b, c, d] = address.octets();
+                return is_local(IpAddr::V4(Ipv4Addr::new(a, b, c, d)));
+            }
             address.is_loopback()
                 || address.is_unspecified()
                 || address.is_unicast_link_local()

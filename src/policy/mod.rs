@@ -27,8 +27,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::task::Millis;
-use crate::telemetry::alert::ALERT_TYPE;
+use crate::task::{ALERT_TYPE, Millis};
 
 /// All rules in order; the built-in one closes the list. Two are equal when their rules say the same.
 #[derive(Debug, Clone)]

@@ -20,6 +20,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use super::{
+    ALERT_TYPE,
     Answer::{self, *},
     Attempt, Command, DlqCopy, MAX_NAME, Millis, Origin, ReadSubmission, Rows, Settings, Spec, State, Status, Task,
     canonical_payload_hash, read_submission,
@@ -84,6 +85,11 @@ pub struct Difference {
     pub after: Option<Value>,
 }
 
+/// More operations are no edit that a person made.
+const MOST_OPERATIONS: usize = 500;
+/// What an edit may add: as much as the document itself, or this, whichever is more.
+const LARGEST_GROWTH: usize = 1 << 20;
+
 /// What an edit makes of a letter.
 struct Edited {
     spec: Spec,
@@ -124,13 +130,44 @@ impl PayloadEdit {
 
     /// The document that is edited, before and after: the payload, or all of the submission where that could not be read.
     fn documents(&self, spec: &Spec) -> Result<(Value, Value), EditError> {
-        let before = match &spec.raw {
-            Some(raw) => serde_json::from_slice(&raw.bytes).unwrap_or(Value::Null),
-            None => serde_json::from_str(&spec.payload).unwrap_or(Value::Null),
+        let (before, length) = match &spec.raw {
+            Some(raw) => (serde_json::from_slice(&raw.bytes).unwrap_or(Value::Null), raw.bytes.len()),
+            // Half a surrogate pair or a number beyond all floats is JSON and no document: what is not understood is not changed.
+            None => {
+                let document = serde_json::from_str(&spec.payload);
+                let unread = |error| EditError::DoesNotFit(format!("the payload cannot be read: {error}"));
+                (document.map_err(unread)?, spec.payload.len())
+            }
         };
-        let mut after = before.clone();
-        json_patch::patch(&mut after, &self.patch).map_err(|error| EditError::DoesNotFit(error.to_string()))?;
+        let after = self.apply(&before, length)?;
         Ok((before, after))
+    }
+
+    /// The operations one after the other, each looked at before it adds anything: forty copies of a list into itself are a few lines
+    /// of JSON and would take all memory there is.
+    fn apply(&self, before: &Value, length: usize) -> Result<Value, EditError> {
+        let misfit = |text: String| EditError::DoesNotFit(text);
+        if self.patch.0.len() > MOST_OPERATIONS {
+            return Err(misfit(format!("it has more than {MOST_OPERATIONS} operations")));
+        }
+        let mut after = before.clone();
+        let mut room = LARGEST_GROWTH.max(length);
+        for operation in &self.patch.0 {
+            let adds = match operation {
+                PatchOperation::Add(add) => weight(&add.value),
+                PatchOperation::Replace(replace) => weight(&replace.value),
+                PatchOperation::Copy(copy) => after.pointer(copy.from.as_str()).map_or(0, weight),
+                PatchOperation::Remove(_) | PatchOperation::Move(_) | PatchOperation::Test(_) => 0,
+            };
+            room = room.checked_sub(adds).ok_or_else(|| misfit("it adds too much to the document".into()))?;
+            json_patch::patch(&mut after, std::slice::from_ref(operation))
+                .map_err(|error| misfit(error.to_string()))?;
+        }
+        // What nobody could read again must not become a payload: copies can nest deeper than any reader follows.
+        if serde_json::from_str::<serde::de::IgnoredAny>(&after.to_string()).is_err() {
+            return Err(misfit("what it makes is nested too deeply".into()));
+        }
+        Ok(after)
     }
 
     /// The task that it makes; `None` when it changes nothing of a task that can run as it is.
@@ -167,6 +204,16 @@ impl PayloadEdit {
             ..(**spec).clone()
         };
         Ok(Some(Edited { spec, not_before: None, deadline: task.state.deadline.filter(|deadline| *deadline > now) }))
+    }
+}
+
+/// About as many bytes as a value takes when it is written.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(values) => 2 + values.iter().map(weight).sum::<usize>() + values.len(),
+        Value::Object(fields) => 2 + fields.iter().map(|(name, value)| name.len() + 4 + weight(value)).sum::<usize>(),
     }
 }
 
@@ -211,6 +258,9 @@ impl Rows {
         now: Millis,
         settings: &Settings,
     ) -> Answer {
+        if task.spec.task_type == ALERT_TYPE {
+            return NotEditable { reason: "what an alert says is not for people to write".into() };
+        }
         let Edited { spec, not_before, deadline } = match edit.edited(&task, now) {
             Ok(Some(edited)) => edited,
             Ok(None) => return self.replay(task, note, now, settings),

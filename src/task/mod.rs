@@ -28,9 +28,9 @@ pub use fingerprint::fingerprint;
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
 pub use rows::{Cached, Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
 pub use submission::{
-    Arrived, Envelope, IfTaken, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, Origin,
-    ReadSubmission, SubmissionError, canonical_payload_hash, glance_at_priority, read_submission, refusal, refusal_id,
-    rfc_3339,
+    ALERT_TYPE, Arrived, Envelope, IfTaken, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME,
+    MAX_PRIORITY, Origin, ReadSubmission, SubmissionError, canonical_payload_hash, glance_at_priority, read_submission,
+    refusal, refusal_id, rfc_3339,
 };
 
 use std::collections::BTreeMap;

@@ -19,6 +19,9 @@ use crate::policy::check_topic;
 pub use canonical::{MAX_DEPTH, canonical_payload_hash};
 pub use envelope::{Envelope, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, rfc_3339};
 
+/// The type of tasks that carry alerts. No submission from outside may have it: what it says is sent to people in our name.
+pub const ALERT_TYPE: &str = "redeliver.alert";
+
 /// Where a submission came from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Origin {

@@ -207,7 +207,7 @@ impl Metrics {
 
     fn register(&mut self) {
         let r = &mut self.registry;
-        r.register("tasks_accepted", "Submissions that became tasks", self.accepted.clone());
+        r.register("tasks_accepted", "Submissions from the broker that became tasks", self.accepted.clone());
         r.register("duplicates", "Submissions of a task that was there already", self.duplicates.clone());
         r.register("attempts", "Attempts that ended, by outcome", self.attempts.clone());
         r.register_with_unit(

@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::{Metrics, rule_of};
+use crate::api::listener::Bounded;
 use crate::bench::Usage;
 use crate::broker::Broker;
 use crate::gate::{GateState, Phase};
@@ -37,6 +38,8 @@ pub const FRESH: Duration = Duration::from_secs(5);
 pub const LATEST: Duration = Duration::from_secs(30);
 /// A store that takes longer counts as away.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most connections at a time.
+const MOST_CONNECTIONS: usize = 64;
 
 /// What is asked.
 pub struct Watched {
@@ -101,6 +104,7 @@ impl ScrapeServer {
             .with_state(shared);
         let stopping = CancellationToken::new();
         let told = stopping.clone();
+        let listener = Bounded::new(listener, MOST_CONNECTIONS);
         let serving = axum::serve(listener, router).with_graceful_shutdown(async move { told.cancelled().await });
         Ok(ScrapeServer { address, stopping, running: tokio::spawn(serving.into_future()) })
     }

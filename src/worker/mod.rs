@@ -190,6 +190,11 @@ impl Worker {
         &self.shared.name
     }
 
+    /// Who is told of this worker's events, its own alerts included: whoever acts for it tells them too.
+    pub fn observers(&self) -> &Observers {
+        &self.shared.observers
+    }
+
     /// Puts other policies, gates and routes in force: the next claim and the next decision go by them. Running attempts go on with
     /// the handler they have; their outcome is judged by the new rules.
     ///

@@ -8,6 +8,7 @@ mod described;
 mod desk;
 mod fuzz;
 mod input;
+mod masks;
 mod replays;
 mod roles;
 mod tasks;

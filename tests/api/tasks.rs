@@ -244,7 +244,7 @@ async fn queues_are_paused_and_rules_are_explained() {
     let explained = get("/v1/policies/explain?type=order.ship&label=shop%3Da").await;
     assert_eq!(explained["schedules"][0]["retries"][0]["delay_least_ms"], 900_000);
     let text = "[[policy]]\nname = 'x'\nbackoff = { fixed = '1m' }\nmax_retry = 3\n";
-    let (status, problem) = post(Role::Viewer, "/v1/policies/check", value!({ "text": text })).await;
+    let (status, problem) = post(Role::Operator, "/v1/policies/check", value!({ "text": text })).await;
     assert_eq!(status, 422);
     assert!(problem["errors"][0]["message"].as_str().unwrap().starts_with("text:4:"), "{problem}");
     let text = "[[policy]]\nname = 'x'\ntype = '#'\nbackoff = { fixed = '1m' }\n";

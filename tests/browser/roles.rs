@@ -162,7 +162,9 @@ async fn bad_addresses_are_answered_by_a_page_that_names_the_field() {
     }
     for (path, form, names) in [
         ("/dead/replay", "rate=fast&fingerprint=x", "rate"),
-        ("/dead/replay", "max_failure_ratio=7", "max_failure_ratio"),
+        ("/dead/replay", "max_failure_ratio=7&fingerprint=x", "max_failure_ratio"),
+        ("/dead/replay", "rate=1/s", "filter"),
+        ("/dead/discard", "reason=x", "filter"),
         ("/dead/discard", "class=transient", "reason"),
         ("/gates/pause", "queue=none&reason=x", "queue"),
         ("/gates/open", "key=none&reason=x", "key"),
@@ -172,6 +174,18 @@ async fn bad_addresses_are_answered_by_a_page_that_names_the_field() {
         let text = answer.text().await.unwrap();
         assert!(text.contains(names), "{path} {form}: {text}");
     }
+    // A filter by a name that nobody knows must not mean everything.
+    let dead = redeliver::store::Filter { statuses: vec![redeliver::task::Status::Dead], ..Default::default() };
+    let before = desk.store.list(&dead, None, 100).await.unwrap().items.len();
+    for path in ["/dead/discard", "/dead/replay"] {
+        let form = format!("csrf={csrf}&reason=x&reason_is=poison");
+        let answer = post(&client, &desk, path, &cookie, form).await;
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{path}");
+        let text = answer.text().await.unwrap();
+        assert!(text.contains("reason_is"), "{path}: {text}");
+    }
+    assert_eq!(desk.store.list(&dead, None, 100).await.unwrap().items.len(), before);
+    assert!(desk.store.replays(&[], None, 10).await.unwrap().is_empty());
     desk.stop().await;
 }
 

@@ -12,13 +12,14 @@ use axum::routing::get;
 use super::acts::{Act, Form, done, one, record};
 use super::looks::{Page, find, html, list, payload};
 use super::visit::Visit;
+use crate::api::access::CSRF_FIELD;
 use crate::api::{App, Principal, Problem};
 use crate::console::link;
 use crate::console::pages::dead::{DeadView, GroupView, filter_of};
 use crate::console::pages::replays::AskView;
 use crate::console::pages::task::EditView;
 use crate::console::pages::{dead, replays, task, tasks};
-use crate::console::query::Query;
+use crate::console::query::{FILTERS, Query};
 use crate::console::show::absolute;
 use crate::dead_letter::groups;
 use crate::desk::{Act as TaskAct, discard_chosen};
@@ -33,6 +34,8 @@ const SAMPLES: usize = 12;
 /// Letters that are looked at to find labels worth grouping by, and so many of these.
 const LOOK_AT: usize = 40;
 const MOST_LABELS: usize = 5;
+/// What the forms of a replay and a discard say beside what they choose.
+const FIELDS: [&str; 5] = [CSRF_FIELD, "rate", "ramp", "max_failure_ratio", "reason"];
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -140,14 +143,28 @@ async fn ask(app: &App, visit: &Visit, discards: bool) -> Page {
     html(replays::render_ask(&AskView { discards, query, problems: Vec::new(), found, samples }, &visit.ui))
 }
 
+/// What a form chooses. Ours always says at least until when. One that chooses nothing, or has a field that nobody
+/// knows (a filter by a mistyped name), was written by hand and must not mean everything.
+fn chosen(form: &Form) -> Result<Query, Problem> {
+    // Only dead ones are chosen from: a status would be passed over, and choose nothing.
+    let known = |name: &str| FIELDS.contains(&name) || (FILTERS.contains(&name) && name != "status");
+    if let Some((name, _)) = form.query().pairs().into_iter().find(|(name, _)| !known(name)) {
+        return Err(Problem::bad_request(&name, "there is no such field"));
+    }
+    let query = form.query().filters();
+    if query.is_empty() {
+        return Err(Problem::invalid("filter", "expected a filter; until with the time of now is everything"));
+    }
+    Ok(query)
+}
+
 async fn replay(State(app): State<Arc<App>>, principal: Principal, visit: Visit, body: Bytes) -> Act {
     let form = Form::read(&body)?;
-    let query = form.query().filters();
+    let query = chosen(&form)?;
     let filter = dead_filter(&query, visit.ui.now)?;
     let pace = pace(&form)?;
     let reason = form.reason();
     let about = about(&query);
-    let target = about.to_string();
     let new = NewReplay {
         selection: Selection { filter, limit: None },
         about,
@@ -157,8 +174,10 @@ async fn replay(State(app): State<Arc<App>>, principal: Principal, visit: Visit,
         edit: None,
         driver: None,
     };
+    let asked = new.about.to_string();
     let job = app.store.create_replay(new).await?;
-    record(&app, &principal, "dlq.replay", &target, reason, job.counts.waiting).await?;
+    let target = format!("job {}: {asked}", job.id);
+    record(&app, &principal, "replay.create", &target, reason, job.counts.waiting).await?;
     visit.console.changes.tell();
     Ok(done(&format!("/replays/{}", job.id), "replay", job.counts.waiting))
 }
@@ -183,7 +202,8 @@ fn about(query: &Query) -> serde_json::Value {
 fn pace(form: &Form) -> Result<Pace, Problem> {
     let rate_per_s = form.get("rate").map(rate).transpose()?;
     let max_failure_ratio = form.get("max_failure_ratio").map(share).transpose()?;
-    Ok(Pace { rate_per_s, ramp: form.get("ramp") == Some("true"), max_failure_ratio })
+    crate::desk::replays::pace(rate_per_s, form.get("ramp") == Some("true"), max_failure_ratio)
+        .map_err(|why| Problem::invalid("max_failure_ratio", why))
 }
 
 /// `20/s`, `300/min`, `20`: letters a second.
@@ -197,7 +217,7 @@ fn rate(text: &str) -> Result<f64, Problem> {
         "h" => number / 3_600.0,
         _ => return Err(bad()),
     };
-    if per_s.is_finite() && per_s > 0.0 && per_s <= 1_000_000.0 { Ok(per_s) } else { Err(bad()) }
+    if per_s.is_normal() && per_s > 0.0 && per_s <= 1_000_000.0 { Ok(per_s) } else { Err(bad()) }
 }
 
 /// `0.2`, `20 %`: 0 to 1.
@@ -213,7 +233,7 @@ fn share(text: &str) -> Result<f64, Problem> {
 async fn discard(State(app): State<Arc<App>>, principal: Principal, visit: Visit, body: Bytes) -> Act {
     let form = Form::read(&body)?;
     let reason = form.needed_reason()?;
-    let query = form.query().filters();
+    let query = chosen(&form)?;
     let filter = dead_filter(&query, visit.ui.now)?;
     let tally = discard_chosen(&*app.store, &filter, None, &reason, false).await?;
     let discarded = i64::try_from(tally.discarded).unwrap_or(i64::MAX);
@@ -306,6 +326,7 @@ async fn edit(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dead_letter::replay::DEFAULT_MAX_FAILURE_RATIO;
 
     #[test]
     fn rates_and_shares_are_read_or_refused() {
@@ -313,12 +334,42 @@ mod tests {
         assert_eq!(rate("300/min").ok(), Some(5.0));
         assert_eq!(rate("7").ok(), Some(7.0));
         assert_eq!((share("0.2").ok(), share("20 %").ok()), (Some(0.2), Some(0.2)));
-        for bad in ["", "0/s", "-1", "x/s", "1/day", "inf", "NaN/s", "1e400/s"] {
+        for bad in ["", "0/s", "-1", "x/s", "1/day", "inf", "NaN/s", "1e400/s", "5e-324/h"] {
             assert!(rate(bad).is_err(), "{bad}");
         }
         for bad in ["", "1.1", "-0.1", "x", "120%", "NaN"] {
             assert!(share(bad).is_err(), "{bad}");
         }
+    }
+
+    fn form(text: &'static str) -> Form {
+        Form::read(&Bytes::from_static(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn a_ramp_whose_bound_was_emptied_has_the_bound_that_every_ramp_has() {
+        let bound = |text| pace(&form(text)).unwrap().max_failure_ratio;
+        assert_eq!(bound("ramp=true&max_failure_ratio="), Some(DEFAULT_MAX_FAILURE_RATIO));
+        assert_eq!(bound("ramp=true&max_failure_ratio=0.2"), Some(0.2));
+        assert_eq!(bound("max_failure_ratio="), None);
+    }
+
+    #[test]
+    fn a_form_that_chooses_nothing_or_by_a_mistyped_name_does_not_mean_everything() {
+        for refused in [
+            "reason=x",
+            "csrf=t&reason=x&rate=20/s&ramp=true&max_failure_ratio=0.2",
+            "reason=x&class=",
+            "reason=x&all=1",
+            "reason=x&reason_is=poison",
+            "reason=x&type=order.ship&reason_is=poison",
+            "reason=x&status=dead",
+            "reason=x&cursor=7",
+        ] {
+            assert!(chosen(&form(refused)).is_err(), "{refused}");
+        }
+        let query = chosen(&form("csrf=t&reason=x&rate=&reason-is=poison&until=2026-01-31")).unwrap();
+        assert_eq!(query.pairs().len(), 2, "{query:?}");
     }
 
     #[test]

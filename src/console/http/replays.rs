@@ -11,6 +11,7 @@ use super::looks::{PAGE, Page, html};
 use super::visit::Visit;
 use crate::api::{App, Principal, Problem};
 use crate::console::pages::replays::{self, JobView, JobsView};
+use crate::store::access::Role;
 use crate::store::{ItemOutcome, Steer, Steered};
 
 pub(super) fn routes() -> Router<Arc<App>> {
@@ -34,8 +35,12 @@ async fn jobs(State(app): State<Arc<App>>, visit: Visit) -> Page {
     html(replays::render_jobs(&JobsView { jobs, next }, &visit.ui))
 }
 
-async fn job(State(app): State<Arc<App>>, Path(id): Path<i64>, visit: Visit) -> Page {
-    let job = app.store.replay(id).await?.ok_or_else(|| Problem::not_found(visit.ui.lang.job_not_found()))?;
+async fn job(State(app): State<Arc<App>>, Path(id): Path<i64>, principal: Principal, visit: Visit) -> Page {
+    let mut job = app.store.replay(id).await?.ok_or_else(|| Problem::not_found(visit.ui.lang.job_not_found()))?;
+    // A patch may hold what is masked in payloads; the API hides it from the same people.
+    if !principal.may(Role::Editor) && !app.console.masked.is_empty() {
+        job.edit = None;
+    }
     let outcome = match visit.query.get("outcome") {
         None => None,
         Some(word) => {

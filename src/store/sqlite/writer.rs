@@ -130,6 +130,7 @@ pub(super) fn start(setup: Setup) -> Result<Queues, StoreError> {
         outside: Arc::clone(&outside),
         commit: Arc::clone(&commit),
         batches: 0,
+        ran_errand: false,
         path: setup.path.clone(),
         busy_timeout: setup.busy_timeout,
         clock: setup.clock,
@@ -155,6 +156,8 @@ pub(super) struct Writer {
     commit: Arc<Committing>,
     /// How many transactions were begun.
     batches: u64,
+    /// Whether the last thing done was an errand.
+    ran_errand: bool,
     path: PathBuf,
     busy_timeout: Duration,
     clock: Clock,
@@ -186,14 +189,27 @@ impl Writer {
     }
 
     async fn next(&mut self) -> Option<Next> {
-        // Urgent jobs before errands before the rest; an errand waits for one batch at most.
-        tokio::select! {
-            biased;
-            Some(job) = self.first.recv() => Some(Next::Batch(job)),
-            Some(errand) = self.errands.recv() => Some(Next::Errand(errand)),
-            Some(job) = self.normal.recv() => Some(Next::Batch(job)),
-            else => None,
-        }
+        // Urgent jobs first. Errands and the rest take turns, so that neither a flood of notes nor one of tasks stops the other.
+        let errand_first = !std::mem::replace(&mut self.ran_errand, false);
+        let next = if errand_first {
+            tokio::select! {
+                biased;
+                Some(job) = self.first.recv() => Some(Next::Batch(job)),
+                Some(errand) = self.errands.recv() => Some(Next::Errand(errand)),
+                Some(job) = self.normal.recv() => Some(Next::Batch(job)),
+                else => None,
+            }
+        } else {
+            tokio::select! {
+                biased;
+                Some(job) = self.first.recv() => Some(Next::Batch(job)),
+                Some(job) = self.normal.recv() => Some(Next::Batch(job)),
+                Some(errand) = self.errands.recv() => Some(Next::Errand(errand)),
+                else => None,
+            }
+        };
+        self.ran_errand = matches!(next, Some(Next::Errand(_)));
+        next
     }
 
     /// Commits a job together with whatever else waits.

@@ -98,3 +98,26 @@ fn an_id_that_grows_too_long_becomes_a_short_one() {
     assert_eq!(made, successor(&id, 0), "the same for everybody");
     assert_ne!(made, successor(&id, 1));
 }
+
+#[test]
+fn copies_that_double_a_document_again_and_again_are_stopped_before_they_fill_memory() {
+    let task = letter(r#"{"b":[]}"#);
+    let seed = format!(r#"{{"op":"add","path":"/b","value":["{}"]}}"#, "x".repeat(1000));
+    let copies = [r#"{"op":"copy","from":"/b","path":"/b/-"}"#; 40].join(",");
+    let bomb = edit(&format!("[{seed},{copies}]"));
+    assert!(matches!(bomb.edited(&task, 50), Err(EditError::DoesNotFit(text)) if text.contains("too much")));
+    assert!(matches!(bomb.preview(&task, 50), Err(EditError::DoesNotFit(_))));
+    let many = [r#"{"op":"test","path":"/b","value":[]}"#; 501].join(",");
+    assert!(matches!(edit(&format!("[{many}]")).edited(&task, 50), Err(EditError::DoesNotFit(_))));
+    let deep = [r#"{"op":"copy","from":"","path":"/b"}"#; 12].join(",");
+    assert!(edit(&format!("[{deep}]")).edited(&task, 50).is_ok(), "a few levels are a document");
+}
+
+#[test]
+fn a_payload_that_is_json_and_no_document_is_not_taken_for_null() {
+    for payload in [r#""\ud83d""#, "1e999"] {
+        let task = letter(payload);
+        let changed = edit(r#"[{"op":"replace","path":"","value":1}]"#).edited(&task, 50);
+        assert!(matches!(changed, Err(EditError::DoesNotFit(_))), "{payload}");
+    }
+}

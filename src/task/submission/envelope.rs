@@ -15,8 +15,8 @@ use serde_json::value::RawValue;
 use crate::policy::check_topic;
 use crate::task::Millis;
 
-use super::SubmissionError;
 use super::canonical::{MAX_DEPTH, NoCanonicalForm, canonical};
+use super::{ALERT_TYPE, SubmissionError};
 
 /// The longest id, idempotency key or cache key, in bytes.
 pub const MAX_NAME: usize = 200;
@@ -207,6 +207,9 @@ impl Envelope {
         }
         if let Some(task_type) = &self.task_type {
             check_topic(task_type).map_err(|error| SubmissionError::field("type", error.to_string()))?;
+            if task_type == ALERT_TYPE {
+                return Err(SubmissionError::field("type", format!("{ALERT_TYPE:?} belongs to redeliver itself")));
+            }
         }
         if let Some(queue) = &self.reply_to {
             check_name(queue, 255).map_err(|problem| SubmissionError::field("reply_to", problem))?;

@@ -13,10 +13,9 @@ pub use watch::{COPY_PATIENCE_MS, Findings, judge, of_event};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::task::Millis;
+pub use crate::task::ALERT_TYPE;
 
-/// The type of tasks that carry alerts. No submission from outside may have it.
-pub const ALERT_TYPE: &str = "redeliver.alert";
+use crate::task::Millis;
 
 const MINUTE: Millis = 60_000;
 const HOUR: Millis = 60 * MINUTE;
