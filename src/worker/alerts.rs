@@ -96,7 +96,7 @@ async fn tell(shared: &Shared, alerts: Vec<Alert>) {
     let now = shared.store.now();
     let mut commands = Vec::new();
     for alert in alerts {
-        tracing::warn!(kind = alert.kind.as_str(), subject = alert.subject, "{}", alert.summary);
+        tracing::debug!(kind = alert.kind.as_str(), summary = alert.summary, "worth an alert");
         for webhook in rules.webhooks.iter().filter(|webhook| webhook.kinds.contains(&alert.kind)) {
             let id = alert.task_id(&webhook.name);
             let sent = Sent { webhook: webhook.name.clone(), alert: alert.clone() };
