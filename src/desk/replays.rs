@@ -286,7 +286,15 @@ impl Order {
             // What could not be read can be edited.
             counts.waiting += counts.skipped.remove("not_replayable").unwrap_or(0);
             let shown = store.list(&self.filter, None, self.limit.unwrap_or(SHOWN_EDITS).min(SHOWN_EDITS)).await?;
-            edits = shown.items.iter().map(|task| preview_edit(&edit, task, store, mask)).collect();
+            edits = shown.items.iter().map(|task| preview_edit(&edit, task, store, mask)).collect::<Vec<_>>();
+            // Where all are looked at, it is known how many the edit does not fit; of more, the first tell.
+            let looked_at = i64::try_from(edits.len()).unwrap_or(i64::MAX);
+            let misfits = edits.iter().filter(|edit| edit.refused.is_some()).count();
+            if looked_at == counts.waiting && misfits > 0 {
+                let misfits = i64::try_from(misfits).unwrap_or(i64::MAX);
+                counts.waiting -= misfits;
+                *counts.skipped.entry("not_editable".into()).or_insert(0) += misfits;
+            }
         }
         Ok(Preview {
             matched: counts.matched(),

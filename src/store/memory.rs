@@ -399,8 +399,10 @@ impl Store for MemoryStore {
         Ok(self.inner().pauses.values().cloned().collect())
     }
 
-    async fn pause(&self, pause: Pause) -> Result<(), StoreError> {
+    async fn pause(&self, mut pause: Pause) -> Result<(), StoreError> {
         let mut inner = self.inner();
+        let known = inner.pauses.get(&pause.key).and_then(|known| known.reason.clone());
+        pause.reason = pause.reason.or(known);
         inner.rows.pauses.insert(pause.key.clone());
         inner.pauses.insert(pause.key.clone(), pause);
         Ok(())

@@ -281,7 +281,7 @@ pub trait Store: AccessStore + LookStore + TriageStore + Send + Sync + 'static {
     /// The pauses in force.
     async fn pauses(&self) -> Result<Vec<Pause>, StoreError>;
 
-    /// Sets or replaces a pause.
+    /// Sets or replaces a pause; without a reason the one that was given before stays.
     async fn pause(&self, pause: Pause) -> Result<(), StoreError>;
 
     /// Ends a pause; `false` when there was none.

@@ -124,6 +124,9 @@ fn an_edited_letter_runs_as_another_task_after_a_look_at_the_difference() {
     let left = folder.run(&["task", "show", "letter-1", "-o", "json"]).expect_exit(0).json();
     assert_eq!((&left["payload"], &left["status"]), (&json!({"zip": 1}), &json!("discarded")));
     let misfit = r#"[{"op":"remove","path":"/nothing"}]"#;
+    let look = folder.run(&["dlq", "replay", "letter-2", "--edit-payload", misfit, "--dry-run", "-o", "json"]);
+    let look = look.expect_exit(6).json();
+    assert_eq!((&look["replayed"], &look["skipped"]), (&json!(0), &json!({"not_editable": 1})), "as it will be");
     let skipped =
         folder.run(&["dlq", "replay", "letter-2", "--edit-payload", misfit, "--yes", "-o", "json"]).expect_exit(6);
     assert_eq!(skipped.json()["skipped"], json!({"not_editable": 1}));

@@ -37,7 +37,8 @@ conformance! {
         assert_eq!(f.store.pauses().await.unwrap(), [first]);
         let again = Pause { key: "pause queue default".into(), since: 8, reason: None };
         f.store.pause(again.clone()).await.unwrap();
-        assert_eq!(f.store.pauses().await.unwrap(), [again], "a second one replaces the first");
+        let kept = Pause { reason: Some("upgrade".into()), ..again };
+        assert_eq!(f.store.pauses().await.unwrap(), [kept], "a second one without a reason does not take the first one's away");
         assert!(f.store.resume("pause queue default").await.unwrap());
         assert!(!f.store.resume("pause queue default").await.unwrap(), "there was none");
         assert!(f.store.pauses().await.unwrap().is_empty());

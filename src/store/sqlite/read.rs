@@ -364,7 +364,8 @@ impl Store for SqliteStore {
 
     async fn pause(&self, pause: Pause) -> Result<(), StoreError> {
         self.write(move |conn, context, _| {
-            let sql = "INSERT OR REPLACE INTO pauses (key, since, reason) VALUES (?, ?, ?)";
+            let sql = "INSERT INTO pauses (key, since, reason) VALUES (?, ?, ?) ON CONFLICT DO UPDATE \
+                       SET since = excluded.since, reason = coalesce(excluded.reason, reason)";
             conn.execute(sql, params![pause.key, pause.since, pause.reason])?;
             // Should this not be committed: a pause too many is read anew with the next foreign commit, or now by a failed one.
             context.pauses.insert(pause.key);
