@@ -197,7 +197,7 @@ pub async fn stats(store: &dyn Store, by: &By, filter: &Filter, limit: usize) ->
         groups: if *by == By::Attempt { items.len() } else { tallies.len() },
         items,
         next: None,
-        total: TallyDocument::of(&sum(&tallies)),
+        total: TallyDocument::of(&total(&tallies)),
         failures: failures.iter().map(FailureTallyDocument::of).collect(),
     })
 }
@@ -208,7 +208,8 @@ pub fn ratio(a: i64, b: i64) -> Option<f64> {
     (b > 0).then(|| a as f64 / b as f64)
 }
 
-fn sum(tallies: &[Tally]) -> Tally {
+/// Groups together.
+pub(crate) fn total(tallies: &[Tally]) -> Tally {
     let mut total = Tally::default();
     for tally in tallies {
         total.tasks += tally.tasks;

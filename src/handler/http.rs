@@ -281,8 +281,8 @@ fn causes(error: reqwest::Error) -> String {
     if texts.is_empty() { error.to_string() } else { texts.join(": ") }
 }
 
-/// The wall clock; only `Retry-After` dates of responses without a `Date` of their own are measured against it.
-fn now() -> Millis {
+/// The wall clock: for `Retry-After` dates of responses without a `Date` of their own, and for the time in a signature.
+pub(super) fn now() -> Millis {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
 }

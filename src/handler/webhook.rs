@@ -13,7 +13,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Url, redirect, retry};
 
-use super::http::{judge_plain, transport_failure};
+use super::http::{judge_plain, now, transport_failure};
 use super::{AttemptContext, Caps, Handler, Report};
 use crate::task::{Outcome, class};
 use crate::telemetry::alert::{AlertKind, Format, Sent, Signer, body};
@@ -200,9 +200,4 @@ fn refusal(pointer: &str, answer: &[u8]) -> Option<String> {
     let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
     let code = answer.pointer(pointer)?;
     (code != 0).then(|| format!("the bot answered code {code}"))
-}
-
-fn now() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

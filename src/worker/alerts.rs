@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::store::{Alarm, Filter, LetterGroupBy, StoreError, Urgency};
+use crate::store::{Alarm, Clock, Filter, LetterGroupBy, StoreError, Urgency};
 use crate::task::{Answer, Command, Millis, Origin, ReadSubmission, read_submission};
 use crate::telemetry::alert::{ALERT_TYPE, Alert, COPY_PATIENCE_MS, Findings, Sent, judge, of_event};
 use crate::telemetry::{Event, Observer};
@@ -40,18 +40,13 @@ impl AlertObserver {
 
 impl Observer for AlertObserver {
     fn observe(&self, event: &Event<'_>) {
-        if let Some(alert) = of_event(event, now())
+        // Events carry no time; this is only for the window in which an alert is told once.
+        if let Some(alert) = of_event(event, Clock::System.now())
             && self.0.try_send(alert).is_err()
         {
             tracing::debug!("an alert too many at once");
         }
     }
-}
-
-/// Events carry no time; this is only for the window in which an alert is told once.
-fn now() -> Millis {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
 }
 
 /// Runs until the worker ends.

@@ -17,7 +17,7 @@ use crate::console::pages::audit::AuditView;
 use crate::console::pages::gates::{BreakerPhase, GatesView, breaker_rows, limit_rows};
 use crate::console::pages::overview::{Ladder, Lane, OpenBreaker, Overview, Waits};
 use crate::console::pages::policies::{Answer, PoliciesView, Question};
-use crate::console::pages::stats::{StatsView, total};
+use crate::console::pages::stats::StatsView;
 use crate::console::pages::task::TaskView;
 use crate::console::pages::tasks::TasksView;
 use crate::console::pages::workers::WorkersView;
@@ -414,7 +414,7 @@ async fn stats(State(app): State<Arc<App>>, visit: Visit) -> Page {
         view.shortened = shorten(&*app.store, &mut filter).await?;
     }
     view.groups = app.store.tallies(&group, &filter).await?;
-    view.total = total(&view.groups);
+    view.total = crate::desk::stats::total(&view.groups);
     view.more_groups = view.groups.len().saturating_sub(MOST_GROUPS);
     view.groups.truncate(MOST_GROUPS);
     view.attempts = app.store.attempt_tallies(&filter).await?;

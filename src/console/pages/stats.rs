@@ -30,28 +30,6 @@ pub(crate) struct StatsView {
     pub failures: Vec<FailureTally>,
 }
 
-/// Groups together.
-pub(crate) fn total(tallies: &[Tally]) -> Tally {
-    let mut total = Tally::default();
-    for tally in tallies {
-        total.tasks += tally.tasks;
-        total.attempted += tally.attempted;
-        for (all, some) in total.succeeded_on.iter_mut().zip(tally.succeeded_on) {
-            *all += some;
-        }
-        total.succeeded += tally.succeeded;
-        total.fell_back += tally.fell_back;
-        total.degraded += tally.degraded;
-        total.dead += tally.dead;
-        total.permanent += tally.permanent;
-        total.attempts += tally.attempts;
-        total.most_attempts = total.most_attempts.max(tally.most_attempts);
-        total.cost += tally.cost;
-        total.handler_ms += tally.handler_ms;
-    }
-    total
-}
-
 /// The page.
 pub(crate) fn render(view: &StatsView, ui: &Ui) -> Markup {
     let l = ui.lang;
