@@ -4,9 +4,9 @@
 //! others dead whose heartbeats wait behind that lock.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Instant;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::task::Millis;
 

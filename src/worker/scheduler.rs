@@ -111,10 +111,11 @@ impl Scheduler {
             }
         };
         tokio::select! {
-            () = tokio::time::sleep(length) => {}
+            biased;
+            () = shared.stop_all.cancelled() => {}
             () = shared.nudge.notified() => {}
             () = outside => {}
-            () = shared.stop_all.cancelled() => {}
+            () = tokio::time::sleep(length) => {}
         }
     }
 
