@@ -186,6 +186,8 @@ impl Sessions {
     async fn run(&self) {
         loop {
             if let Ok(deliveries) = self.begin().await {
+                // What cut the one before is over.
+                let _told_before: Option<()> = self.process.cut.notified().now_or_never();
                 self.process.session_up.store(true, Ordering::Relaxed);
                 self.process.world.tell(&self.process.name, "session begins", "", 0);
                 self.pass_on(deliveries).await;

@@ -128,7 +128,9 @@ impl Net {
             };
         }
         let untold = world.goes_wrong(faults.unconfirmed);
-        let fate = if world.goes_wrong(faults.lost) || untold && world.happens(0.5) {
+        // A copy whose confirm came is there: a quorum queue keeps it, and nothing but the DLQ's depth would tell.
+        let may_be_lost = untold || !matches!(message.target, Target::Dead { .. });
+        let fate = if may_be_lost && world.goes_wrong(faults.lost) || untold && world.happens(0.5) {
             world.tell("broker", "loses message", &message.message_id, 0);
             Published::Confirmed
         } else {

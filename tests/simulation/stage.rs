@@ -92,7 +92,7 @@ impl Stage {
         loop {
             tokio::time::sleep(Duration::from_secs(3)).await;
             checks::alarms(&world);
-            match checks::open_work(&world) {
+            match checks::open_work(&world).or_else(|| checks::difference(&world, &self.net, &self.config)) {
                 None => break,
                 Some(open) if world.elapsed() > ends_by => {
                     world.wrong(format!("stuck: {open}"));
@@ -101,7 +101,7 @@ impl Stage {
                 Some(_) => {}
             }
         }
-        checks::at_the_end(&world, &self.net, &self.config);
+        checks::at_the_end(&world);
     }
 
     fn note_budget(&self) {
