@@ -1,6 +1,6 @@
 //! What the pages owe each other: the README in two languages says the same, links lead somewhere, every alert has its page.
 //!
-//! Text only: what the commands in the pages do is tested where they are run.
+//! Commands in them are only shown to the program here, which must understand them; what they do is tested where they are run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -81,14 +81,12 @@ fn page(text: &str) -> Page {
 
 #[test]
 fn the_readme_in_chinese_has_the_same_commands_words_and_figures() {
-    let (english, mut chinese) = (page(ENGLISH), page(CHINESE));
+    let (english, chinese) = (page(ENGLISH), page(CHINESE));
     assert_eq!(english.headings, chinese.headings, "headings");
     assert_eq!(english.blocks.len(), chinese.blocks.len(), "code blocks");
     for (ours, theirs) in english.blocks.iter().zip(&chinese.blocks) {
         assert_eq!(ours, theirs, "a code block differs");
     }
-    // Words of the program that the translation explains beside its own, and would else be lost.
-    chinese.codes.retain(|code| english.codes.contains(code) || !["English", "中文"].contains(&code.as_str()));
     let missing: Vec<_> = english.codes.difference(&chinese.codes).collect();
     let more: Vec<_> = chinese.codes.difference(&english.codes).collect();
     assert!(missing.is_empty() && more.is_empty(), "missing in README.zh.md: {missing:?}; only there: {more:?}");
@@ -116,6 +114,65 @@ fn pages() -> Vec<(PathBuf, String)> {
     }
     assert!(files.len() > 3, "{files:?}");
     files
+}
+
+/// The words of a command line as a shell would split it, up to a pipe, a redirection or a comment.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for c in line.chars() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, '|' | '>' | '#' | '&' | ';') if word.is_none() => break,
+            (None, ' ') => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// Every command line of ours in a page: lines of its shell blocks, and what stands between backticks.
+fn commands(text: &str) -> BTreeSet<String> {
+    let page = page(text);
+    let blocks = page.blocks.iter().filter(|(language, _)| language == "sh");
+    let lines = blocks.flat_map(|(_, lines)| lines.lines()).map(str::to_owned);
+    // An ellipsis says that there is more; a space before it, that there is another argument.
+    let inline = page.codes.iter().filter(|code| !code.contains('…')).cloned();
+    lines.chain(inline).filter(|line| line.starts_with("redeliver ")).collect()
+}
+
+#[test]
+fn the_program_understands_every_command_in_the_pages() {
+    let folder = std::env::temp_dir();
+    let mut seen = 0;
+    for (path, text) in pages().into_iter().filter(|(path, _)| !path.ends_with("CHANGELOG.md")) {
+        for line in commands(&text) {
+            let words = words(&line);
+            // These need no configuration, so they would run.
+            if ["demo", "simulate"].contains(&words[1].as_str()) {
+                continue;
+            }
+            let run = std::process::Command::new(env!("CARGO_BIN_EXE_redeliver"))
+                .args(["--config", "/nowhere/redeliver.toml"])
+                .args(&words[1..])
+                .current_dir(&folder)
+                .stdin(std::process::Stdio::null())
+                .output()
+                .expect("the program runs");
+            let said = String::from_utf8_lossy(&run.stderr).into_owned();
+            // How clap ends what it says about arguments; that there is no such file comes after them.
+            let refused = said.contains("For more information, try '--help'");
+            // Prose may name a command without what it needs.
+            let named = page(&text).codes.contains(&line) && said.contains("required arguments were not provided");
+            assert!(!refused || named, "{}: {line}\n{said}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 60, "{seen} commands");
 }
 
 /// The anchor that GitHub makes of a heading.
@@ -191,7 +248,8 @@ fn every_alert_is_tested_to_fire_and_to_clear() {
     let rules = include_str!("../deploy/prometheus/rules.yml");
     let tests = include_str!("../deploy/prometheus/rules_test.yml");
     for alert in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
-        let cases: Vec<&str> = tests.split("alertname: ").skip(1).filter(|case| case.lines().next() == Some(alert)).collect();
+        let cases: Vec<&str> =
+            tests.split("alertname: ").skip(1).filter(|case| case.lines().next() == Some(alert)).collect();
         let quiet = |case: &&str| case.lines().nth(1).is_some_and(|line| line.trim() == "exp_alerts: []");
         let fired = cases.iter().position(|case| !quiet(case));
         let fired = fired.unwrap_or_else(|| panic!("{alert} is never tested to fire"));

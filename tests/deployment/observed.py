@@ -177,11 +177,14 @@ def observe(main, idle, vhost, party, proxy, second, prometheus):
         until(lambda: f"{name} fires; firing: {prometheus.firing()}", lambda: look() or name in fired)
         print(f"ok  {name} fires")
 
+    # A session takes a moment, and a rule is looked at once a second.
+    until(lambda: f"quiet; firing: {prometheus.firing()}", lambda: len(prometheus.query("redeliver_broker_up == 1")) == 3)
     until("traffic", lambda: has_data(prometheus.query('redeliver_tasks_ended_total{type="again.traffic"}')))
     assert not prometheus.firing(), f"{prometheus.firing()} before anything is wrong"
 
     # A store whose alarms nobody serves, then one that does not answer.
     idle.sql("INSERT INTO tasks (id, type, payload) VALUES ('late', 'ok.late', '1')")
+    idle.sql("UPDATE tasks SET status = 'retry_waiting', retry_count = 1, due_at = wake_at - 120000, wake_at = wake_at - 120000")
     fires("RedeliverSchedulerLate")
     idle.sql("DELETE FROM tasks")
     idle.sql("ALTER TABLE nodes RENAME TO nodes_away")

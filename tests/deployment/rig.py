@@ -128,7 +128,8 @@ class ThirdParty:
                     party.slow.set()
                     time.sleep(1)
                 failing = {"again": retry == "0", "breaks": not party.healed}.get(word, False)
-                status = 400 if word == "wrong" and not party.healed else 503 if failing else 200
+                task = self.headers["Redeliver-Task-Id"]
+                status = 400 if (word == "wrong" or task.startswith("wrong")) and not party.healed else 503 if failing else 200
                 body = json.dumps({"seen": self.headers["Redeliver-Task-Id"]}).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")

@@ -28,14 +28,14 @@ async fn run_guide(name: &str, folder: &Path) {
         .filter(|line| !line.starts_with("systemctl"))
         .map(|line| format!("{line}\n"))
         .collect();
-    assert!(block.contains("/var/lib/redeliver/redeliver.db"), "{name}: {block}");
     let here = folder.display().to_string();
     let script = block
         .replace("/var/lib/redeliver/redeliver.db", &format!("{here}/store.db"))
         .replace("/var/backups", &here)
         .replace("redeliver ", &format!("{} --config {here}/redeliver.toml ", env!("CARGO_BIN_EXE_redeliver")));
     let run = tokio::process::Command::new("bash").args(["-euc", &script]).current_dir(folder).output();
-    let output = tokio::time::timeout(Duration::from_secs(60), run).await.expect("the snippet ends").expect("bash runs");
+    let output =
+        tokio::time::timeout(Duration::from_secs(60), run).await.expect("the snippet ends").expect("bash runs");
     assert!(output.status.success(), "{script}{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -119,7 +119,11 @@ async fn what_the_broker_still_has_is_taken_in_again_after_the_store_was_lost() 
         .await;
         assert_eq!(rig.number("SELECT count(*) FROM tasks WHERE status = 'dead'").await, 7);
         let letter: Value = rig.json(&["dlq", "show", "wrong-3"]).await;
-        assert_eq!((&letter["payload"], &letter["dead_reason"]), (&json!({"n": 3}), &json!("permanent_error")), "{letter}");
+        assert_eq!(
+            (&letter["payload"], &letter["dead_reason"]),
+            (&json!({"n": 3}), &json!("permanent_error")),
+            "{letter}"
+        );
 
         let _worker = rig.worker();
         // Fresh submissions run, fail, wait and die like any; wake-ups without a row start nothing and are gone.
