@@ -24,6 +24,11 @@ SETTINGS = """
 lease = "3s"
 concurrency = 32
 
+# What is refused is tried again at this pace.
+[scheduler]
+patience = "1s"
+max_patience = "3s"
+
 [[queue]]
 name = "slow"
 types = ["slow.#"]
