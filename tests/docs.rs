@@ -29,8 +29,8 @@ struct Page {
 fn without_comment(language: &str, line: &str) -> String {
     let sign = if language == "js" { "// " } else { "# " };
     let at = match line.find(sign) {
-        Some(0) if language != "" => 0,
-        Some(at) if language != "" && line[..at].ends_with(' ') => at,
+        Some(0) if !language.is_empty() => 0,
+        Some(at) if !language.is_empty() && line[..at].ends_with(' ') => at,
         _ => line.len(),
     };
     line[..at].trim_end().to_owned()

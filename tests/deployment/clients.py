@@ -79,13 +79,10 @@ def main():
         deserted = Installation(folder / "empty", empty.url(), "")
         deserted.run("topology", "apply", "--yes")
         empty.api("DELETE", f"queues/{empty.name}/redeliver.default.tasks")
-        installation.start("work")
-        try:
-            with ThreadPoolExecutor() as pool:
-                for name in pool.map(lambda each: tried(*each, live, empty), commands.items()):
-                    print(f"ok  {name}: result, repetition, death, return")
-        finally:
-            installation.stop()
+        with installation.told(), ThreadPoolExecutor() as pool:
+            installation.start("work")
+            for name in pool.map(lambda each: tried(*each, live, empty), commands.items()):
+                print(f"ok  {name}: result, repetition, death, return")
         tasks = installation.sql("SELECT count(*) FROM tasks")
         assert tasks == str(2 * len(commands)), f"{tasks} tasks of {len(commands)} clients, two each"
 

@@ -4,13 +4,13 @@ what it is about has really been done to a worker, and clears once that is over.
 The rules are those of deploy/prometheus/rules.yml with a minute as a second; the scrape is Prometheus' own.
 """
 
+import contextlib
 import json
 import math
 import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import urllib.parse
@@ -148,23 +148,25 @@ def main():
         # Without a worker, for what a worker would mend at once.
         idle = Installation(folder / "idle", vhost.url(), SETTINGS)
         main.write(main.text, "second.toml")
-        running = []
-        try:
+        with main.told(), idle.told(), contextlib.ExitStack() as running:
             first = main.start("work", "--queue", "default")
             second = main.start("work", "--queue", "slow", config="second.toml", broker=vhost.url(proxy.port))
             server = idle.start("serve", "--listen", "127.0.0.1:0")
+            health_check(first.port)
             prometheus = Prometheus(folder, [first, second, server])
-            running += [prometheus, traffic := Traffic(vhost)]
+            running.callback(prometheus.stop)
+            running.callback(Traffic(vhost).stop)
             observe(main, idle, vhost, party, proxy, second, prometheus)
-        except BaseException:
-            for process in main.processes + idle.processes:
-                print(f"--- {process.log}", *process.log.read_text().splitlines()[-15:], sep="\n", file=sys.stderr)
-            raise
-        finally:
-            for thing in reversed(running):
-                thing.stop()
-            main.stop()
-            idle.stop()
+
+
+def health_check(port):
+    """The container's, as it stands, but for the port: well where a worker answers, ill where nobody does."""
+    text = (ROOT / "deploy/Dockerfile").read_text().replace("\\\n", "")
+    command = json.loads(re.search(r"^HEALTHCHECK .*CMD (\[.*\])$", text, re.M)[1])
+    for at, well in [(port, True), (free_port(), False)]:
+        done = subprocess.run([word.replace("9464", str(at)) for word in command], capture_output=True, timeout=10)
+        assert (done.returncode == 0) == well, f"{at}: {done}"
+    print("ok  health check of the container")
 
 
 def observe(main, idle, vhost, party, proxy, second, prometheus):

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -221,6 +222,15 @@ class Installation:
         self.write("".join(json.dumps(task) + "\n" for task in tasks), "batch.jsonl")
         self.run("publish", "--batch", "batch.jsonl")
 
-    def stop(self):
-        for process in self.processes:
-            process.stop()
+    @contextlib.contextmanager
+    def told(self):
+        """Ends its processes; when something has failed, with the end of what they have said."""
+        try:
+            yield self
+        except BaseException:
+            for process in self.processes:
+                print(f"--- {process.log}", *process.log.read_text().splitlines()[-15:], sep="\n", file=sys.stderr)
+            raise
+        finally:
+            for process in self.processes:
+                process.stop()
