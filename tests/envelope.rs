@@ -16,7 +16,7 @@ const MAX_BODY: usize = 4096;
 const FRESH: &str = "0197-fresh";
 
 fn origin() -> Origin {
-    Origin { routing_key: "order.ship".into(), message_id: Some("m-1".into()), redelivered: false }
+    Origin { routing_key: "order.ship".into(), message_id: Some("m-1".into()), ..Origin::default() }
 }
 
 fn read_from(body: &[u8], origin: &Origin) -> ReadSubmission {
@@ -448,7 +448,7 @@ proptest! {
     fn whatever_arrives_becomes_a_task_or_a_dead_row(
         body in proptest::collection::vec(any::<u8>(), 0..200), key in any::<String>(), id in proptest::option::of(any::<String>())
     ) {
-        let origin = Origin { routing_key: key, message_id: id, redelivered: false };
+        let origin = Origin { routing_key: key, message_id: id, ..Origin::default() };
         let refusal = refused_from(&body, &origin);
         prop_assert_eq!(&refusal.spec.raw.unwrap().bytes, &body);
     }

@@ -221,6 +221,8 @@ struct Gauges {
     copies: Family<ByCopy, Gauge>,
     workers: Family<ByDigest, Gauge>,
     pauses: Gauge,
+    notices: Gauge,
+    notices_lag: Gauge<f64, AtomicU64>,
     lag: Gauge<f64, AtomicU64>,
     bytes: Gauge,
     resident: Gauge<f64, AtomicU64>,
@@ -240,6 +242,8 @@ impl Gauges {
             copies: Family::default(),
             workers: Family::default(),
             pauses: Gauge::default(),
+            notices: Gauge::default(),
+            notices_lag: Gauge::default(),
             lag: Gauge::default(),
             bytes: Gauge::default(),
             resident: Gauge::default(),
@@ -256,6 +260,13 @@ impl Gauges {
         r.register("dlq_copies", "Copies in the DLQ by queue: present, wanted, strangers", gauges.copies.clone());
         r.register("workers", "Workers seen lately, by the digest of their rules", gauges.workers.clone());
         r.register("pauses", "Pauses in force", gauges.pauses.clone());
+        r.register("notices", "Events and replies that wait to be published", gauges.notices.clone());
+        r.register_with_unit(
+            "notices_lag",
+            "How long the oldest event or reply has waited",
+            Unit::Seconds,
+            gauges.notices_lag.clone(),
+        );
         r.register_with_unit("scheduler_lag", "How late the earliest alarm is", Unit::Seconds, gauges.lag.clone());
         r.register_with_unit("store_size", "Size of the store on disk", Unit::Bytes, gauges.bytes.clone());
         r.register_with_unit("process_memory", "Resident memory of this process", Unit::Bytes, gauges.resident.clone());
@@ -301,6 +312,9 @@ impl Gauges {
             self.workers.get_or_create(&ByDigest { digest }).inc();
         }
         self.pauses.set(i64::try_from(store.pauses().await?.len()).unwrap_or(i64::MAX));
+        let backlog = store.notice_backlog().await?;
+        self.notices.set(backlog.waiting);
+        self.notices_lag.set(lag(backlog.oldest_at, store.now()).as_secs_f64());
         self.lag.set(lag(store.next_alarm().await?, store.now()).as_secs_f64());
         self.bytes.set(i64::try_from(store.report(false).await?.bytes).unwrap_or(i64::MAX));
         Ok(())

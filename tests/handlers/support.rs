@@ -167,6 +167,7 @@ pub fn attempt(payload: &str) -> AttemptContext {
             priority: 0,
             cache_key: None,
             reply_to: None,
+            trace: None,
             payload_hash: String::new(),
             submission_hash: None,
             created_at: 0,

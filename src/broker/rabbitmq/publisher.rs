@@ -163,7 +163,12 @@ impl Publisher {
             })
             .collect();
         apply_returns(&mut results, &returns, &outgoing, messages, settled);
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| !returns.is_empty()) {
+        let lost_of_ours =
+            |(result, message): (&Published, &Message)| *result == Published::Returned && message.target.is_ours();
+        if !returns.is_empty()
+            && let Some(keeper) = &self.keeper
+            && results.iter().zip(messages).any(lost_of_ours)
+        {
             keeper.returned.notify_one();
         }
         (results, settled && channel.status().connected())
