@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Deserialize;
 
-use crate::task::{LaneKey, Millis, Stamp, Task, WakeUp};
+use crate::task::{LaneKey, Millis, Stamp, Task, TraceContext, WakeUp};
 
 use super::{Delivery, Source};
 
@@ -150,6 +150,13 @@ pub fn submission(task_type: &str, message_id: &str, body: Bytes) -> Message {
         body,
         headers: Vec::new(),
     }
+}
+
+/// The headers that name the span that sent a submission.
+pub fn trace_headers(trace: &TraceContext) -> impl Iterator<Item = (&'static str, HeaderValue)> {
+    let text = |text: &str| HeaderValue::Text(text.to_owned());
+    let state = trace.tracestate().map(|state| (TRACESTATE_HEADER, text(state)));
+    std::iter::once((TRACEPARENT_HEADER, text(trace.traceparent()))).chain(state)
 }
 
 /// A dead task's attempts in short, for its copy.

@@ -12,7 +12,8 @@ mod topology;
 pub use embedded::EmbeddedBroker;
 pub use message::{
     ARRIVES_AT_HEADER, CopyHistory, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, PRIORITY_HEADER, Parsed,
-    TRACEPARENT_HEADER, TRACESTATE_HEADER, Target, WAKE_UP_TYPE, copy_of, dead_copy, parse, submission, wake_up,
+    TRACEPARENT_HEADER, TRACESTATE_HEADER, Target, WAKE_UP_TYPE, copy_of, dead_copy, parse, submission, trace_headers,
+    wake_up,
 };
 pub use notice::{REPLY_TYPE, notice_message};
 pub use rabbitmq::{RabbitBroker, Tls};

@@ -5,13 +5,21 @@
 
 pub mod alert;
 mod metrics;
+#[cfg(feature = "otel")]
+mod otel;
 mod scrape;
+mod span;
+mod vitals;
 
 use std::sync::Arc;
 
 use crate::dead_letter::replay::ReplayNews;
 pub use metrics::{MOST_TYPES, Metrics, OTHER};
+#[cfg(feature = "otel")]
+pub use otel::Exporting;
 pub use scrape::{FRESH, LATEST, ScrapeServer, Watched, unready};
+pub use span::AttemptSpan;
+pub use vitals::{Organ, STUCK, Vitals};
 
 use crate::gate::Turn;
 use crate::task::{Attempt, DeadReason, Millis, Notice, Stamp, Status, Task, WakeUp};

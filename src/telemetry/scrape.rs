@@ -24,6 +24,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::Vitals;
 use super::metrics::{Metrics, rule_of};
 use crate::api::listener::Bounded;
 use crate::bench::Usage;
@@ -49,6 +50,8 @@ pub struct Watched {
     pub store: Arc<dyn Store>,
     /// The broker; `None` where the process has none.
     pub broker: Option<Arc<dyn Broker>>,
+    /// The worker's signs of life; `None` where no worker runs.
+    pub vitals: Option<Arc<Vitals>>,
 }
 
 /// Why a process is not ready; empty when it is.
@@ -98,7 +101,7 @@ impl ScrapeServer {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared { watched, gauges: Mutex::default() });
         let router = Router::new()
-            .route("/livez", get(async || "ok\n"))
+            .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .with_state(shared);
@@ -126,6 +129,13 @@ impl ScrapeServer {
 impl Drop for ScrapeServer {
     fn drop(&mut self) {
         self.stopping.cancel();
+    }
+}
+
+async fn livez(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.watched.vitals.as_ref().and_then(|vitals| vitals.stuck()) {
+        None => (StatusCode::OK, "ok\n").into_response(),
+        Some(stuck) => (StatusCode::SERVICE_UNAVAILABLE, format!("{stuck}\n")).into_response(),
     }
 }
 

@@ -42,7 +42,7 @@ use crate::broker::{Broker, BrokerError, Consumption, SessionWatch};
 use crate::config::QueueConfig;
 use crate::store::{Store, StoreError, Urgency};
 use crate::task::{Answer, Command, Millis, Spot};
-use crate::telemetry::{Event, Observers};
+use crate::telemetry::{Event, Observers, Vitals};
 
 use lanes::Lanes;
 use leases::Leases;
@@ -192,6 +192,11 @@ impl Worker {
     /// This worker's identity.
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// Whether its parts go round; see [`Vitals`].
+    pub fn vitals(&self) -> Arc<Vitals> {
+        Arc::clone(&self.shared.pulse.vitals)
     }
 
     /// Who is told of this worker's events, its own alerts included: whoever acts for it tells them too.

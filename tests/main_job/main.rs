@@ -26,3 +26,4 @@ mod support;
 #[path = "../support/third_party.rs"]
 mod third_party;
 mod tls;
+mod told;

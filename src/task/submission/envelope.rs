@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::policy::check_topic;
-use crate::task::Millis;
+use crate::task::{Millis, TraceContext};
 
 use super::canonical::{MAX_DEPTH, NoCanonicalForm, canonical};
 use super::{ALERT_TYPE, SubmissionError};
@@ -80,6 +80,9 @@ pub struct Envelope {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub reply_to: Option<String>,
+    /// The span that asks for it. Travels beside the envelope, as the headers `traceparent` and `tracestate`.
+    #[serde(skip)]
+    pub trace: Option<TraceContext>,
 }
 
 /// The times of an envelope, read.
@@ -192,6 +195,13 @@ impl Envelope {
         let envelope = fields.into_envelope()?;
         envelope.check()?;
         Ok(envelope)
+    }
+
+    /// Asked for by this span.
+    #[must_use]
+    pub fn trace(mut self, trace: Option<TraceContext>) -> Envelope {
+        self.trace = trace;
+        self
     }
 
     /// Checks every value.
