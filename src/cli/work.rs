@@ -83,6 +83,9 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     if plan.routes.is_empty() {
         tracing::warn!("no [[route]] is configured: every task would die of no_route");
     }
+    if config.broker.is_embedded() && !config.events.publish.is_empty() {
+        tracing::warn!("[events] is set, but nobody can listen at the broker inside this process");
+    }
     #[cfg(feature = "otel")]
     let exporting = redeliver::telemetry::Exporting::start().map_err(anyhow::Error::msg)?;
     let broker = open_broker(config)?;

@@ -238,14 +238,10 @@ impl Observer for LogObserver {
                 tracing::warn!(task = id, fence, "attempt outlived its lease; its outcome was refused");
             }
             Event::Died { task, reason } => {
-                let message = task.state.failure.as_ref().map_or("", |failure| failure.message.as_str());
-                tracing::warn!(
-                    task = task.id(),
-                    kind = task.spec.task_type,
-                    reason = reason.as_str(),
-                    message,
-                    "task died"
-                );
+                let (id, kind, reason) = (task.id(), &task.spec.task_type, reason.as_str());
+                // What we say of a message that cannot be run; another failure may quote what the third party has answered.
+                let error = task.spec.raw.as_ref().and(task.state.failure.as_ref()).map(|failure| &failure.message);
+                tracing::warn!(task = id, kind, reason, error, "task died");
             }
             Event::Degraded { task, by } => {
                 tracing::info!(task = task.id(), kind = task.spec.task_type, by, "task ended degraded");

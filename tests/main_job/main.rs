@@ -5,6 +5,7 @@
 //! promises are made. Each test says what it measured on stdout (`--nocapture`).
 
 mod bad_input;
+mod clock;
 mod commands;
 mod crowd;
 mod fallbacks;
@@ -18,6 +19,7 @@ mod reload;
 mod replays;
 #[path = "../support/rig.rs"]
 mod rig;
+mod rolling;
 mod stalls;
 mod storm;
 mod strangers;

@@ -225,3 +225,73 @@ async fn no_event_is_lost_when_workers_are_killed_before_they_could_tell() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_trace_of_a_submission_is_kept_and_what_is_none_fails_no_task() {
+    with_vhost(async |vhost| {
+        let party = ThirdParty::healthy().await;
+        let rig = Rig::new(&vhost, &settings(&party, "")).await;
+        let _worker = rig.worker();
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let text = |text: &str| AMQPValue::LongString(text.into());
+        let cases = [
+            ("good", text(good), Some(good)),
+            ("nonsense", text("00-nonsense"), None),
+            ("injected", text(&format!("{good}\r\nX-Evil: 1")), None),
+            ("not UTF-8", AMQPValue::LongString(vec![0xff; 55].into()), None),
+            ("number", AMQPValue::LongLongInt(7), None),
+            ("empty", text(""), None),
+        ];
+        for (id, traceparent, _) in &cases {
+            let mut headers = FieldTable::default();
+            headers.insert("traceparent".into(), traceparent.clone());
+            headers.insert("tracestate".into(), text("congo=t61rcWkgMzE"));
+            let properties = BasicProperties::default().with_message_id((*id).into()).with_headers(headers);
+            rig.send("redeliver.submit", "test.call", b"{}", properties).await;
+        }
+        rig.until_number(Duration::from_secs(30), "SELECT count(*) FROM tasks WHERE status = 'succeeded'", 6).await;
+        for (id, _, kept) in cases {
+            let rows: Vec<(Option<String>, Option<String>)> =
+                rig.rows(&format!("SELECT traceparent, tracestate FROM tasks WHERE id = '{id}'")).await;
+            let state = kept.map(|_| "congo=t61rcWkgMzE".to_owned());
+            assert_eq!(rows, [(kept.map(str::to_owned), state)], "{id}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn events_wait_when_their_exchange_is_gone_and_come_when_it_is_back() {
+    with_vhost(async |vhost| {
+        let party = ThirdParty::healthy().await;
+        let settings = settings(&party, "[events]\npublish = [\"task.succeeded\"]\n");
+        let rig = Rig::new(&vhost, &settings).await;
+        // What was taken is held for two of these, long enough to listen again before it is told again.
+        rig.rewrite_broker_with(&vhost.url(), "confirm_timeout = \"4s\"\n", &settings);
+        let worker = rig.worker();
+        worker.until_says(Duration::from_secs(20), "working").await;
+        let deleted = rig.channel().await.exchange_delete("redeliver.events".into(), Default::default()).await;
+        deleted.expect("deleted");
+        rig.publish_many("t", 3).await;
+        rig.until_all_ended(Duration::from_secs(30), 3).await;
+        // The first event ends the session; the next one has the exchange again.
+        let mut listener = None;
+        until_within(Duration::from_secs(30), "the exchange is back", async || {
+            let channel = rig.channel().await;
+            let passive = lapin::options::ExchangeDeclareOptions { passive: true, ..Default::default() };
+            let (name, kind) = ("redeliver.events".into(), lapin::ExchangeKind::Topic);
+            if channel.exchange_declare(name, kind, passive, FieldTable::default()).await.is_ok() {
+                listener = Some(Listener::new(&rig, "late", Some("task.#")).await);
+            }
+            listener.is_some()
+        })
+        .await;
+        let mut listener = listener.expect("it is back");
+        let mut told = BTreeSet::new();
+        while told.len() < 3 {
+            told.insert(header(&listener.next().await, "cloudEvents_subject"));
+        }
+        rig.until_number(Duration::from_secs(60), "SELECT count(*) FROM notices", 0).await;
+    })
+    .await;
+}
