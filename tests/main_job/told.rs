@@ -138,12 +138,14 @@ async fn who_asks_for_a_reply_gets_the_result_and_gets_it_again_when_it_asks_aga
             (&told["event"], &told["status"], &told["attempts"]),
             (&json!("task.succeeded"), &json!("succeeded"), &json!(2))
         );
-        assert_eq!(told["result"]["body"], json!({"order": "done"}));
+        // The third party says that it is text.
+        let done = json!(r#"{"order":"done"}"#);
+        assert_eq!(told["result"]["body"], done);
         assert!(told.get("already_done").is_none());
 
         rig.publish([envelope("a", "replies")]).await;
         let told = body(&replies.next().await);
-        assert_eq!((&told["already_done"], &told["result"]["body"]["order"]), (&json!(true), &json!("done")));
+        assert_eq!((&told["already_done"], &told["result"]["body"]), (&json!(true), &done));
 
         // Who has gone away holds nobody up.
         rig.publish([envelope("b", "nobody.is.here"), envelope("c", "replies")]).await;
