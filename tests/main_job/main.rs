@@ -5,6 +5,7 @@
 //! promises are made. Each test says what it measured on stdout (`--nocapture`).
 
 mod bad_input;
+mod clock;
 mod commands;
 mod crowd;
 mod fallbacks;
@@ -19,6 +20,7 @@ mod replays;
 mod restored;
 #[path = "../support/rig.rs"]
 mod rig;
+mod rolling;
 mod stalls;
 mod storm;
 mod strangers;
@@ -27,3 +29,4 @@ mod support;
 #[path = "../support/third_party.rs"]
 mod third_party;
 mod tls;
+mod told;
