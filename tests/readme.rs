@@ -153,8 +153,8 @@ async fn the_snippet_of_a_compensating_service_hears_of_a_death() {
             return support::skip("REDELIVER_TEST_PYTHONPATH does not say where pika is");
         };
         let folder = tempfile::tempdir().expect("a folder");
-        let mut config = Config::default();
-        config.events = EventsConfig { publish: [Happening::Dead].into_iter().collect(), payload: true, result: false };
+        let events = EventsConfig { publish: [Happening::Dead].into_iter().collect(), payload: true, result: false };
+        let config = Config { events, ..Config::default() };
         let (store, worker) = worker_of(config, &vhost.url(), folder.path()).await;
         let env = HashMap::from([("PYTHONPATH", path), ("AMQP_URL", vhost.url())]);
         let code = snippet("events");

@@ -50,7 +50,7 @@ async fn a_wall_clock_that_steps_an_hour_loses_no_task_and_starts_none_early() {
         ]);
         let publish = async |name: &str, n: usize| {
             let task = |i: usize| {
-                let task_type = if i % 2 == 0 { "test.rung" } else { "test.store" };
+                let task_type = if i.is_multiple_of(2) { "test.rung" } else { "test.store" };
                 serde_json::json!({"id": format!("{name}-{i}"), "type": task_type})
             };
             rig.publish((0..n).map(task)).await;
