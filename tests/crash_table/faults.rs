@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use redeliver::broker::{
+use redeliver::broker::{About, 
     Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadPass, Delivery, Difference, Message, Published, QueueDepth,
     SessionWatch, Topology, WAKE_UP_TYPE,
 };
@@ -549,8 +549,8 @@ impl Broker for DyingBroker {
         self.inner.dead_pass(queue).await
     }
 
-    async fn version(&self) -> Result<String, BrokerError> {
-        self.inner.version().await
+    async fn about(&self) -> Result<About, BrokerError> {
+        self.inner.about().await
     }
 
     async fn close(&self) {

@@ -7,6 +7,8 @@
 mod bad_input;
 mod commands;
 mod crowd;
+mod definitions;
+mod doctor;
 mod fallbacks;
 mod forged;
 mod gates;

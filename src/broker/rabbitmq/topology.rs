@@ -198,6 +198,20 @@ impl<'c> Asker<'c> {
         Ok(())
     }
 
+    /// Fails, naming it, when an exchange is not there.
+    pub(super) async fn need_exchanges(&mut self, topology: &Topology) -> Result<(), BrokerError> {
+        for spec in &topology.exchanges {
+            if !self.exchange(spec).await? {
+                return Err(self.failed(format!(
+                    "exchange {:?} is missing and this user may not declare it: import the definitions, or `redeliver topology \
+                     apply` as somebody who may",
+                    spec.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// The difference, without changing anything: what exists is declared again as we want it, which a broker answers with
     /// "yes" or with the conflict. AMQP cannot list, so bindings and old rungs are not seen.
     pub(super) async fn plan(&mut self, topology: &Topology) -> Result<Vec<Difference>, BrokerError> {
