@@ -84,6 +84,7 @@ impl StallGuard {
 #[cfg(test)]
 mod tests {
     use super::StallGuard;
+    use crate::task::Millis;
 
     const LEASE: i64 = 60_000;
 
@@ -142,11 +143,17 @@ mod tests {
         let may_at = |seen: &[Millis]| {
             let mut guard = StallGuard::new(LEASE, 0);
             guard.vouched(1_000_000, 500, seen.iter().copied());
-            (500..=20_001).find(|mono| guard.may_expire(1_000_000 + mono, *mono, *mono)).expect("at the latest after 20 s")
+            (500..=20_001)
+                .find(|mono| guard.may_expire(1_000_000 + mono, *mono, *mono))
+                .expect("at the latest after 20 s")
         };
         let ago = |seconds: &[Millis]| -> Vec<Millis> { seconds.iter().map(|s| 1_000_000 - s * 1000).collect() };
         assert_eq!(may_at(&[]), 20_000, "alone it waits as ever");
-        assert_eq!(may_at(&ago(&[7, 14, 21])), 500, "others have died one after the other, and the store was there all the time");
+        assert_eq!(
+            may_at(&ago(&[7, 14, 21])),
+            500,
+            "others have died one after the other, and the store was there all the time"
+        );
         assert_eq!(may_at(&ago(&[21, 7, 14])), 500, "in any order");
         assert_eq!(may_at(&ago(&[5])), 15_500, "one that lived five seconds ago vouches for five");
         assert_eq!(may_at(&ago(&[5, 26, 33])), 15_500, "before that everybody may have stood still");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use redeliver::broker::{About, 
-    Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadPass, Delivery, Difference, Message, Published, QueueDepth,
-    SessionWatch, Topology, WAKE_UP_TYPE,
+use redeliver::broker::{
+    About, Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadPass, Delivery, Difference, Message, Published,
+    QueueDepth, SessionWatch, Topology, WAKE_UP_TYPE,
 };
 use redeliver::gate::{Chance, GateState, HeldGate};
 use redeliver::store::access::{

@@ -132,6 +132,7 @@ async fn may_publish_and_nothing_else(url: &str) {
     };
     assert!(confirmed.expect_err("it may not reach the DLQ").to_string().contains("ACCESS_REFUSED"));
     let purging = connection.create_channel().await.expect("a channel");
-    let purged = purging.queue_purge("redeliver.default.tasks".into(), lapin::options::QueuePurgeOptions::default()).await;
+    let purged =
+        purging.queue_purge("redeliver.default.tasks".into(), lapin::options::QueuePurgeOptions::default()).await;
     assert!(purged.expect_err("it may not purge").to_string().contains("ACCESS_REFUSED"));
 }

@@ -108,7 +108,9 @@ async fn workers_that_all_die_young_still_notice_what_the_dead_have_lost() {
             worker.kill();
             deaths += 1;
         }
-        report(&format!("killed young: noticed by the {deaths}th worker, none of which lived for a heartbeat interval"));
+        report(&format!(
+            "killed young: noticed by the {deaths}th worker, none of which lived for a heartbeat interval"
+        ));
     })
     .await;
 }

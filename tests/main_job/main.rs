@@ -5,6 +5,7 @@
 //! promises are made. Each test says what it measured on stdout (`--nocapture`).
 
 mod bad_input;
+mod cluster;
 mod commands;
 mod crowd;
 mod definitions;

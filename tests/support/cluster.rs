@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::{PrivateBroker, TestBroker, Vhost, until_within};
+use super::{PrivateBroker, Vhost, until_within};
 
 /// How long a cluster on a busy machine may take to agree.
 const AGREEMENT: Duration = Duration::from_secs(90);
@@ -24,11 +24,13 @@ pub async fn with_cluster<F: Future<Output = ()>>(test: impl FnOnce(&'static Clu
     let Some(cluster) = started else { return };
     // The test before may have left it in any state.
     cluster.mend().await;
-    cluster.nodes[0].broker.with_vhost(async |vhost| {
-        test(cluster, vhost).await;
-        cluster.mend().await;
-    })
-    .await;
+    cluster.nodes[0]
+        .broker
+        .with_vhost(async |vhost| {
+            test(cluster, vhost).await;
+            cluster.mend().await;
+        })
+        .await;
 }
 
 impl Cluster {
@@ -51,17 +53,25 @@ impl Cluster {
         until_within(AGREEMENT, "every node sees every other", async || {
             for node in &self.nodes {
                 let seen = node.broker.api(reqwest::Method::GET, "/api/nodes", None).await;
-                let running = |node: &serde_json::Value| {
-                    node["running"] == true && node["partitions"].as_array().is_none_or(Vec::is_empty)
-                };
-                let running = seen.as_array().map_or(0, |nodes| nodes.iter().filter(|node| running(node)).count());
-                if running < self.nodes.len() {
+                let seen = seen.as_array().cloned().unwrap_or_default();
+                let apart = |of: &serde_json::Value| of["partitions"].as_array().is_some_and(|nodes| !nodes.is_empty());
+                let own = self.names().position(|name| seen.iter().any(|of| of["name"] == name.as_str() && apart(of)));
+                if let Some(index) = own {
+                    // Nodes that have lost each other stay so until one begins anew, as their documentation says.
+                    self.nodes[index].ctl(&["restart"]).await;
+                    return false;
+                }
+                if seen.iter().filter(|of| of["running"] == true).count() < self.nodes.len() {
                     return false;
                 }
             }
             true
         })
         .await;
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
+        (0..self.nodes.len()).map(|index| self.name(index))
     }
 
     /// The URLs of a vhost at every node, as a TOML list.
@@ -97,15 +107,5 @@ impl Cluster {
     pub fn node_in_use(&self, log: &str) -> Option<usize> {
         let line = log.lines().rev().find(|line| line.contains("broker session up"))?;
         (0..self.nodes.len()).find(|index| line.contains(&self.nodes[*index].broker.address()))
-    }
-
-    /// A node other than these.
-    pub fn other_than(&self, indexes: &[usize]) -> usize {
-        (0..self.nodes.len()).find(|index| !indexes.contains(index)).expect("there are three")
-    }
-
-    /// The same vhost, asked at another node's management API.
-    pub fn vhost_at(&self, index: usize, vhost: &Vhost) -> Vhost {
-        Vhost { name: vhost.name.clone(), broker: TestBroker::clone(&self.nodes[index].broker) }
     }
 }

@@ -19,9 +19,9 @@ use tokio::sync::mpsc;
 
 use self::hub::{Consumer, Hub, Stored};
 use super::{
-    ARRIVES_AT_HEADER, About, Broker, BrokerError, Consumption, CopyContent, DEAD_LETTER_TYPE, DeadCopy, DeadPass, Delivery,
-    Difference, HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec, SessionWatch,
-    Source, Target, Topology, copy_of,
+    ARRIVES_AT_HEADER, About, Broker, BrokerError, Consumption, CopyContent, DEAD_LETTER_TYPE, DeadCopy, DeadPass,
+    Delivery, Difference, HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec,
+    SessionWatch, Source, Target, Topology, copy_of,
 };
 use crate::task::{Lane, LaneKey, Spot};
 

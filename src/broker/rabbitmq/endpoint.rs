@@ -119,8 +119,7 @@ impl Endpoint {
         let Some(address) = self.address else {
             return Err(BrokerError::Unreachable { place: self.place.clone(), reason: "it has no address".into() });
         };
-        let connecting =
-            transport::connect(self.uri.clone(), address, self.tls.clone(), properties, greeting.clone());
+        let connecting = transport::connect(self.uri.clone(), address, self.tls.clone(), properties, greeting.clone());
         match timeout(limit, connecting).await {
             Ok(Ok(connection)) => Ok((greeting.version(), connection)),
             Ok(Err(error)) => Err(greeting.refusal(&self.place).unwrap_or_else(|| self.error(&error))),

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::endpoint::Endpoint;
+use super::nodes::Nodes;
 use super::session::Life;
 use super::topology::Asker;
 use crate::broker::{BrokerError, QueueRole, QueueSpec, SessionWatch, Topology};
@@ -62,9 +63,11 @@ impl Keeper {
         connection: &Connection,
         endpoint: &Arc<Endpoint>,
         limit: Duration,
+        nodes: &Nodes,
     ) -> Result<(), BrokerError> {
         let mut asker = Asker::new(connection, endpoint.clone(), limit);
         let topology = self.topology.load_full();
+        let probe = topology.queues.iter().find(|spec| spec.role == QueueRole::Rejected);
         let absent = asker.absent(&topology).await?;
         self.restore(&mut asker, &absent).await?;
         if self.declares.load(Ordering::Relaxed) {
@@ -73,10 +76,12 @@ impl Keeper {
                     warn!("this user may not declare, so arguments and bindings are taken as they are: {reason}");
                     self.declares.store(false, Ordering::Relaxed);
                 }
-                compared => return compared,
+                Err(error) => return Err(error),
+                Ok(()) => return self.probe(&mut asker, probe, nodes).await,
             }
         }
-        asker.need_exchanges(&topology).await
+        asker.need_exchanges(&topology).await?;
+        self.probe(&mut asker, probe, nodes).await
     }
 
     /// Holds what is there against the topology, and declares what belongs to no queue.
@@ -96,6 +101,7 @@ impl Keeper {
         endpoint: Arc<Endpoint>,
         limit: Duration,
         life: Arc<Life>,
+        nodes: Arc<Nodes>,
     ) {
         loop {
             tokio::select! {
@@ -105,7 +111,7 @@ impl Keeper {
             }
             let looked = tokio::select! {
                 () = life.ended() => return,
-                looked = self.complete(&connection, &endpoint, limit) => looked,
+                looked = self.complete(&connection, &endpoint, limit, &nodes) => looked,
             };
             if let Err(error) = looked {
                 return life.end_elsewhere(format!("looking for lost queues: {error}"));
@@ -114,6 +120,15 @@ impl Keeper {
                 () = life.ended() => return,
                 () = sleep(PAUSE) => {}
             }
+        }
+    }
+
+    /// A node that has lost its cluster's majority still answers for its queues, with nothing in them. Only what needs the majority
+    /// tells: taking from a queue that is empty nearly always. Where no other node is left to go to, this one is taken as it is.
+    async fn probe(&self, asker: &mut Asker<'_>, queue: Option<&QueueSpec>, nodes: &Nodes) -> Result<(), BrokerError> {
+        match queue {
+            Some(spec) if nodes.has_others() => asker.serves(&spec.name).await,
+            _ => Ok(()),
         }
     }
 

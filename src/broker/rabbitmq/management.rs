@@ -23,7 +23,10 @@ pub struct Management {
 impl fmt::Debug for Management {
     // Not derived: it holds the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Management").field("url", &self.url.as_str()).field("vhost", &self.vhost).finish_non_exhaustive()
+        f.debug_struct("Management")
+            .field("url", &self.url.as_str())
+            .field("vhost", &self.vhost)
+            .finish_non_exhaustive()
     }
 }
 

@@ -43,8 +43,8 @@ use self::keeper::Keeper;
 use self::session::{Plan, Supervisor, close};
 use self::topology::Asker;
 use super::{
-    About, Broker, BrokerError, Consumption, DeadPass, Delivery, Difference, Message, Published, QueueDepth, SessionWatch,
-    Topology,
+    About, Broker, BrokerError, Consumption, DeadPass, Delivery, Difference, Message, Published, QueueDepth,
+    SessionWatch, Topology,
 };
 use crate::task::Spot;
 

@@ -119,9 +119,8 @@ impl Publisher {
     /// A node that has lost its cluster's majority takes messages and never confirms one. Where there are other nodes the session
     /// moves on; not for one queue that is down, while others answer, and not when all nodes were found like that.
     fn listen(&self, results: &[Published]) {
-        let answered = |result: &Published| {
-            matches!(result, Published::Confirmed | Published::Returned | Published::Nacked)
-        };
+        let answered =
+            |result: &Published| matches!(result, Published::Confirmed | Published::Returned | Published::Nacked);
         if results.iter().any(answered) {
             self.silent.store(0, Ordering::Relaxed);
             self.nodes.useful();

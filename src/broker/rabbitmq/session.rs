@@ -196,9 +196,7 @@ impl Supervisor {
         let last = match tried.await {
             Ok(Ok(standing)) => standing.last.clone(),
             Ok(Err(_)) => None,
-            Err(_) => {
-                Some(Err(self.unreachable(&format!("connecting took longer than {} s", limit.as_secs_f32()))))
-            }
+            Err(_) => Some(Err(self.unreachable(&format!("connecting took longer than {} s", limit.as_secs_f32())))),
         };
         match (self.session(), last) {
             _ if self.closed.is_cancelled() => Err(self.unreachable("this client was closed")),
@@ -287,7 +285,12 @@ impl Supervisor {
                     }
                     let lived_ms = millis(began.elapsed());
                     if self.is_current(plan.as_ref()) {
-                        warn!(broker = session.endpoint.place, reason = session.life.why(), lived_ms, "broker session ended");
+                        warn!(
+                            broker = session.endpoint.place,
+                            reason = session.life.why(),
+                            lived_ms,
+                            "broker session ended"
+                        );
                     } else {
                         debug!(broker = session.endpoint.place, lived_ms, "broker session replaced");
                     }
@@ -357,9 +360,15 @@ impl Supervisor {
                 () = life.ended() => {
                     return Err(BrokerError::Unreachable { place: endpoint.place.clone(), reason: life.why().into() });
                 }
-                started = start_consuming(plan, &connection, &endpoint, limit, &life) => channels = started?,
+                started = self.start_consuming(plan, &connection, &endpoint, &life) => channels = started?,
             }
-            tokio::spawn(plan.keeper.clone().keep(connection, endpoint.clone(), limit, life.clone()));
+            tokio::spawn(plan.keeper.clone().keep(
+                connection,
+                endpoint.clone(),
+                limit,
+                life.clone(),
+                self.nodes.clone(),
+            ));
         }
         info!(broker = endpoint.place, version, consuming = plan.is_some(), "broker session up");
         let keeper = plan.map(|plan| plan.keeper.clone());
@@ -368,19 +377,20 @@ impl Supervisor {
         unfinished.disarm();
         Ok(Arc::new(Session { publisher, life, endpoint, guards, _consuming: channels }))
     }
-}
 
-async fn start_consuming(
-    plan: &Plan,
-    connection: &Connection,
-    endpoint: &Arc<Endpoint>,
-    limit: Duration,
-    life: &Arc<Life>,
-) -> Result<Vec<Channel>, BrokerError> {
-    plan.keeper.complete(connection, endpoint, limit).await?;
-    consumer::start(connection, &plan.intake, life, limit)
-        .await
-        .map_err(|reason| BrokerError::Unreachable { place: endpoint.place.clone(), reason })
+    async fn start_consuming(
+        &self,
+        plan: &Plan,
+        connection: &Connection,
+        endpoint: &Arc<Endpoint>,
+        life: &Arc<Life>,
+    ) -> Result<Vec<Channel>, BrokerError> {
+        let limit = self.confirm_timeout;
+        plan.keeper.complete(connection, endpoint, limit, &self.nodes).await?;
+        consumer::start(connection, &plan.intake, life, limit)
+            .await
+            .map_err(|reason| BrokerError::Unreachable { place: endpoint.place.clone(), reason })
+    }
 }
 
 /// Whether no later try can mend it.

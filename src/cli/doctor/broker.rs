@@ -70,7 +70,8 @@ async fn check_consumers(
         let (ready, consumers) = (depth.ready.unwrap_or(0), depth.consumers.unwrap_or(0));
         match spec.role {
             QueueRole::Rung(_) if consumers > 0 => {
-                let found = format!("{} has {consumers} consumers, who take its messages before their time", depth.name);
+                let found =
+                    format!("{} has {consumers} consumers, who take its messages before their time", depth.name);
                 findings.push("consumers", Verdict::Wrong, found, "stop them: nobody may consume a delay queue");
             }
             QueueRole::Rejected if ready > 0 && consumers == 0 => {

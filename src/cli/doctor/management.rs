@@ -71,14 +71,22 @@ impl Asker {
     /// The first place that answers.
     async fn reach(context: &Context) -> anyhow::Result<Asker> {
         let broker = &context.config().broker;
-        let mut client = reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none());
-        if let Some(path) = &broker.tls.ca_file {
-            let certificates = reqwest::Certificate::from_pem_bundle(&std::fs::read(path)?)?;
-            client = client.tls_certs_merge(certificates);
-        }
+        let places = Management::places(&broker.urls, &broker.management_urls).map_err(anyhow::Error::msg)?;
+        let client =
+            reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none()).no_proxy();
+        let certificates = match &broker.tls.ca_file {
+            Some(path) => reqwest::Certificate::from_pem_bundle(&std::fs::read(path)?)?,
+            None => Vec::new(),
+        };
+        let client = if places.iter().any(|at| at.url.scheme() == "https") {
+            client.tls_certs_merge(certificates)
+        } else {
+            // Plain HTTP must work in a container that ships no certificates.
+            client.tls_certs_only(certificates)
+        };
         let client = client.build()?;
         let mut unreachable = Vec::new();
-        for at in Management::places(&broker.urls, &broker.management_urls).map_err(anyhow::Error::msg)? {
+        for at in places {
             let asker = Asker { client: client.clone(), at };
             match asker.get(&["whoami"]).await {
                 Ok(_) => return Ok(asker),

@@ -67,7 +67,8 @@ fn flags(told: &Told, about: &About, findings: &mut Findings) {
         .collect();
     let todo = "rabbitmqctl enable_feature_flag all";
     if disabled.contains(&"stream_queue") && about.is_before(3, 12) {
-        let found = "the feature flag stream_queue is off: delay queues dead-letter at most once, and retries can get lost";
+        let found =
+            "the feature flag stream_queue is off: delay queues dead-letter at most once, and retries can get lost";
         findings.push("feature flags", Verdict::Wrong, found, todo);
     } else if !disabled.is_empty() {
         let found = format!("off: {}; a later version may refuse to start", disabled.join(", "));
@@ -94,7 +95,11 @@ fn nodes(told: &Told, findings: &mut Findings) -> usize {
             findings.push("nodes", Verdict::Wrong, found, todo);
         }
         for (alarm, what, todo) in [
-            ("mem_alarm", "memory", "give it more memory, or find what fills it: `rabbitmq-diagnostics memory_breakdown`"),
+            (
+                "mem_alarm",
+                "memory",
+                "give it more memory, or find what fills it: `rabbitmq-diagnostics memory_breakdown`",
+            ),
             ("disk_free_alarm", "disk", "free disk space, or raise disk_free_limit's room"),
         ] {
             if node[alarm] == true {
@@ -125,7 +130,8 @@ fn queues(told: &Told, topology: &Topology, nodes: usize, findings: &mut Finding
         let (Some(members), Some(online)) = (count("members"), count("online")) else { continue };
         if online <= members / 2 {
             let found = format!("{name} has no majority: {online} of {members} members are there");
-            let todo = "start the missing nodes; one that is gone for good: `rabbitmq-queues delete_member` on the others";
+            let todo =
+                "start the missing nodes; one that is gone for good: `rabbitmq-queues delete_member` on the others";
             findings.push("queues", Verdict::Wrong, found, todo);
         } else if text(queue, "leader").is_empty() {
             let found = format!("{name} has no leader");
@@ -140,7 +146,12 @@ fn queues(told: &Told, topology: &Topology, nodes: usize, findings: &mut Finding
     }
     if !short.is_empty() {
         let found = format!("a member is missing from {}", several(&short));
-        findings.push("members", Verdict::Warning, found, "start the missing node; the queues go on until one more is lost");
+        findings.push(
+            "members",
+            Verdict::Warning,
+            found,
+            "start the missing node; the queues go on until one more is lost",
+        );
     }
     if !thin.is_empty() {
         let found = format!("the cluster has {nodes} nodes, and fewer than {MEMBERS} hold {}", several(&thin));
@@ -173,7 +184,12 @@ fn stray(queue: &Value, name: &str, topology: &Topology, findings: &mut Findings
     match number(queue, "messages") {
         0 => {
             let found = format!("{name} is in no configuration and empty");
-            findings.push("queues", Verdict::Warning, found, "delete it, once no worker with an older configuration runs");
+            findings.push(
+                "queues",
+                Verdict::Warning,
+                found,
+                "delete it, once no worker with an older configuration runs",
+            );
         }
         messages => {
             let found = format!("{name} is in no configuration and holds {messages} messages");
@@ -232,7 +248,8 @@ fn lost(queue: &Value, spec: &QueueSpec, told: &Told, findings: &mut Findings) {
     let there = items(&told.queues).any(|queue| text(queue, "name") == target);
     let found = format!("{} has {on_the_way} messages on their way to {target:?}", spec.name);
     if there {
-        let todo = "look again: in a few seconds they should be there; if not, look at the members and alarms of that queue";
+        let todo =
+            "look again: in a few seconds they should be there; if not, look at the members and alarms of that queue";
         findings.push("dead-lettering", Verdict::Warning, found, todo);
     } else {
         let todo = "`redeliver topology apply`: that queue is missing; they arrive within minutes";
@@ -242,13 +259,10 @@ fn lost(queue: &Value, spec: &QueueSpec, told: &Told, findings: &mut Findings) {
 
 /// What waits in the rungs against the room on the fullest disk.
 fn room(told: &Told, topology: &Topology, findings: &mut Findings) {
-    let is_rung = |name: &str| {
-        topology.queues.iter().any(|spec| spec.name == name && matches!(spec.role, QueueRole::Rung(_)))
-    };
-    let parked: i64 = items(&told.queues)
-        .filter(|queue| is_rung(text(queue, "name")))
-        .map(|queue| number(queue, "messages"))
-        .sum();
+    let is_rung =
+        |name: &str| topology.queues.iter().any(|spec| spec.name == name && matches!(spec.role, QueueRole::Rung(_)));
+    let parked: i64 =
+        items(&told.queues).filter(|queue| is_rung(text(queue, "name"))).map(|queue| number(queue, "messages")).sum();
     let room = items(&told.nodes)
         .filter(|node| node["disk_free"].is_number())
         .map(|node| number(node, "disk_free") - number(node, "disk_free_limit"))
@@ -257,7 +271,8 @@ fn room(told: &Told, topology: &Topology, findings: &mut Findings) {
     if let Some(room) = room
         && room < need
     {
-        let found = format!("{parked} parked wake-ups may need {} MB more, and {} MB are free", need >> 20, room.max(0) >> 20);
+        let found =
+            format!("{parked} parked wake-ups may need {} MB more, and {} MB are free", need >> 20, room.max(0) >> 20);
         findings.push("room", Verdict::Warning, found, "give the broker more disk before the waits end");
     }
 }
@@ -266,9 +281,8 @@ fn bindings(told: &Told, topology: &Topology, findings: &mut Findings) {
     let submit = format!("{}.submit", topology.namespace);
     for (answer, exchange) in [(&told.bindings, submit.clone()), (&told.rest_bindings, format!("{submit}.rest"))] {
         let Some(found) = answer.as_array() else { continue };
-        let bound = |binding: &Value| {
-            (text(binding, "destination").to_owned(), text(binding, "routing_key").to_owned())
-        };
+        let bound =
+            |binding: &Value| (text(binding, "destination").to_owned(), text(binding, "routing_key").to_owned());
         let found: Vec<(String, String)> = found.iter().map(bound).collect();
         let wanted: Vec<(String, String)> = topology
             .bindings
@@ -293,8 +307,14 @@ fn bindings(told: &Told, topology: &Topology, findings: &mut Findings) {
                 .is_some_and(|definition| definition.keys().any(|key| key.starts_with("federation-upstream")))
         });
         if let Some(policy) = federated {
-            let found = format!("policy {policy} federates {submit}: every submission of the other broker runs here too");
-            findings.push("policies", Verdict::Warning, found, "be sure that it is meant; ids keep it from running twice here");
+            let found =
+                format!("policy {policy} federates {submit}: every submission of the other broker runs here too");
+            findings.push(
+                "policies",
+                Verdict::Warning,
+                found,
+                "be sure that it is meant; ids keep it from running twice here",
+            );
         }
     }
 }

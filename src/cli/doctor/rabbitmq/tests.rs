@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::*;
 
 fn topology() -> Topology {
-    let queues = [("default".to_owned(), vec![]), ("ship".to_owned(), vec![TopicPattern::new("order.#").expect("good")])];
+    let queues =
+        [("default".to_owned(), vec![]), ("ship".to_owned(), vec![TopicPattern::new("order.#").expect("good")])];
     Topology::new("redeliver", &queues, &BTreeSet::from([900_000]))
 }
 
@@ -92,8 +93,12 @@ fn a_feature_flag_without_which_retries_get_lost_is_wrong_where_it_matters() {
 
 #[test]
 fn nodes_are_judged_by_what_they_say_of_themselves() {
-    assert_found(Verdict::Warning, "rabbit@b is down", |told| told.nodes[1] = json!({"name": "rabbit@b", "running": false}));
-    assert_found(Verdict::Wrong, "rabbit@a has lost rabbit@c", |told| told.nodes[0]["partitions"] = json!(["rabbit@c"]));
+    assert_found(Verdict::Warning, "rabbit@b is down", |told| {
+        told.nodes[1] = json!({"name": "rabbit@b", "running": false})
+    });
+    assert_found(Verdict::Wrong, "rabbit@a has lost rabbit@c", |told| {
+        told.nodes[0]["partitions"] = json!(["rabbit@c"])
+    });
     assert_found(Verdict::Wrong, "low on memory", |told| told.nodes[2]["mem_alarm"] = json!(true));
     assert_found(Verdict::Wrong, "low on disk", |told| told.nodes[2]["disk_free_alarm"] = json!(true));
     assert_found(Verdict::Warning, "rabbitmq_delayed_message_exchange", |told| {
@@ -191,7 +196,11 @@ fn bindings_strays_consumers_and_shovels_are_named() {
         let queue = json!({"name": name, "messages": messages});
         move |told: &mut Told| told.queues.as_array_mut().expect("a list").push(queue)
     };
-    assert_found(Verdict::Warning, "delay.77000 is in no configuration and empty", with("redeliver.default.delay.77000", 0));
+    assert_found(
+        Verdict::Warning,
+        "delay.77000 is in no configuration and empty",
+        with("redeliver.default.delay.77000", 0),
+    );
     assert_found(Verdict::Warning, "holds 3 messages", with("redeliver.gone.tasks", 3));
     for theirs in ["redelivery.default.tasks", "redeliver.reports", "other.tasks"] {
         let found = findings("4.0.5", with(theirs, 3));

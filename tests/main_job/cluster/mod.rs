@@ -5,9 +5,3 @@
 
 mod crowd;
 mod failover;
-#[path = "../support/rig.rs"]
-mod rig;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../support/third_party.rs"]
-mod third_party;

@@ -119,7 +119,10 @@ async fn a_node_that_is_up_and_has_lost_the_others_is_left_for_one_of_them() {
         let began = std::time::Instant::now();
         publish_patiently(&rig, "meanwhile", 20).await;
         rig.until_number(LONG, SUCCEEDED, 40).await;
-        report(&format!("cluster: a node without a majority was left after {:?}", began.elapsed()));
+        let log = worker.log();
+        let why = log.lines().rfind(|line| line.contains("broker session ended")).unwrap_or_default();
+        report(&format!("cluster: a node without a majority was left after {:?}: {why}", began.elapsed()));
+        assert_ne!(at_node(cluster, &worker).await, victim);
         // Commands begin at any node, in an order of their own.
         for _ in 0..4 {
             let said = rig.run(&["--timeout", "60s", "topology", "plan"]).await;
