@@ -19,6 +19,7 @@ mod lost_queues;
 mod refused;
 mod reload;
 mod replays;
+mod restored;
 #[path = "../support/rig.rs"]
 mod rig;
 mod stalls;

@@ -69,12 +69,19 @@ impl Rig {
         write_config(folder.path(), url, "", &store, settings);
         let migrated = command(folder.path(), &["store", "migrate", "--yes"]).await;
         assert_eq!(migrated.code, Some(0), "{migrated:?}");
-        let file =
-            SqliteConnectOptions::new().filename(folder.path().join("store.db")).busy_timeout(Duration::from_secs(60));
-        let file = file.create_if_missing(elsewhere);
-        let pool = SqlitePoolOptions::new().max_connections(2).connect_with(file).await.expect("the store opens");
+        if elsewhere {
+            std::fs::File::create(folder.path().join("store.db")).expect("an empty file");
+        }
+        let pool = open(folder.path()).await;
         let amqp = tokio::sync::Mutex::new(connect(&vhost.url()).await);
         Rig { folder, store, vhost: vhost.clone(), pool, amqp, started: AtomicUsize::new(0) }
+    }
+
+    /// Does to the store's file whatever `replace` does, while nobody of the test has it open.
+    pub async fn replace_store(&mut self, replace: impl AsyncFnOnce(&Path)) {
+        self.pool.close().await;
+        replace(self.folder()).await;
+        self.pool = open(self.folder()).await;
     }
 
     /// Where everything of it lies.
@@ -258,6 +265,11 @@ impl Rig {
         let properties = BasicProperties::default().with_type("redeliver.wake-up".into());
         self.send("", &format!("redeliver.default.{lane}"), body.to_string().as_bytes(), properties).await;
     }
+}
+
+async fn open(folder: &Path) -> SqlitePool {
+    let file = SqliteConnectOptions::new().filename(folder.join("store.db")).busy_timeout(Duration::from_secs(60));
+    SqlitePoolOptions::new().max_connections(2).connect_with(file).await.expect("the store opens")
 }
 
 async fn connect(url: &str) -> Connection {
