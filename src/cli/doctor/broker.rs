@@ -41,7 +41,10 @@ pub(super) async fn check(context: &Context, findings: &mut Findings) {
         Err(error) => findings.push("consumers", Verdict::Wrong, format!("{error:#}"), "try again with --timeout"),
     }
     broker.close().await;
-    management::check(context, &about, &topology, findings).await;
+    let asked = context.bound("the management API", management::check(context, &about, &topology, findings)).await;
+    if let Err(error) = asked {
+        findings.push("management", Verdict::Warning, format!("{error:#}"), "try again with --timeout");
+    }
 }
 
 fn check_about(about: &About, findings: &mut Findings) {

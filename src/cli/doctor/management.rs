@@ -11,6 +11,8 @@ use super::{Context, Findings, Verdict};
 
 /// For one question: a node that is asked about another one that hangs answers late.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// For reaching it: behind many firewalls nobody answers at all.
+const CONNECT: Duration = Duration::from_secs(3);
 
 /// Asks and judges.
 pub(super) async fn check(context: &Context, about: &About, topology: &Topology, findings: &mut Findings) {
@@ -72,8 +74,11 @@ impl Asker {
     async fn reach(context: &Context) -> anyhow::Result<Asker> {
         let broker = &context.config().broker;
         let places = Management::places(&broker.urls, &broker.management_urls).map_err(anyhow::Error::msg)?;
-        let client =
-            reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none()).no_proxy();
+        let client = reqwest::Client::builder()
+            .timeout(PATIENCE)
+            .connect_timeout(CONNECT)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy();
         let certificates = match &broker.tls.ca_file {
             Some(path) => reqwest::Certificate::from_pem_bundle(&std::fs::read(path)?)?,
             None => Vec::new(),
