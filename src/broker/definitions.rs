@@ -22,22 +22,22 @@ pub struct Rights {
 impl Rights {
     /// The least that works, for a worker, a producer and the console.
     ///
-    /// None of them may declare: a worker then takes what is there as it is, and waits for what is missing. A worker publishes to
-    /// lanes, delay queues and the DLQ by the default exchange, which RabbitMQ cannot grant queue by queue.
+    /// Worker and console may declare what is ours: from 4.3 on RabbitMQ asks for that even of those who only look whether a queue is
+    /// there. A worker publishes to lanes, delay queues and the DLQ by the default exchange, which cannot be granted queue by queue.
     pub fn least(namespace: &str) -> [Rights; 3] {
         let ns = namespace.replace('.', "\\.");
         let none = || "^$".to_owned();
         [
             Rights {
                 user: "redeliver-worker",
-                configure: none(),
-                write: format!("^(amq\\.default|{ns}\\.(submit|events))$"),
-                read: format!("^{ns}\\..+\\.(tasks|retries|rejected|dead)$"),
+                configure: format!("^{ns}\\."),
+                write: format!("^(amq\\.default|{ns}\\..+)$"),
+                read: format!("^{ns}\\."),
             },
             Rights { user: "redeliver-producer", configure: none(), write: format!("^{ns}\\.submit$"), read: none() },
             Rights {
                 user: "redeliver-console",
-                configure: none(),
+                configure: format!("^{ns}\\."),
                 write: format!("^(amq\\.default|{ns}\\.submit)$"),
                 read: format!("^{ns}\\..+\\.dead$"),
             },

@@ -134,6 +134,15 @@ impl Vhost {
         self.broker.api(reqwest::Method::PUT, &format!("/api/users/{name}"), Some(user)).await;
     }
 
+    /// Major and minor version of the broker.
+    pub async fn broker_version(&self) -> (u32, u32) {
+        let told = self.broker.api(reqwest::Method::GET, "/api/overview", None).await;
+        let version = told["rabbitmq_version"].as_str().expect("a version");
+        let mut numbers = version.split('.').map(|number| number.parse().expect("a number"));
+        let mut next = || numbers.next().expect("major and minor");
+        (next(), next())
+    }
+
     /// Deletes a user.
     pub async fn forget_user(&self, name: &str) {
         self.broker.api(reqwest::Method::DELETE, &format!("/api/users/{name}"), None).await;

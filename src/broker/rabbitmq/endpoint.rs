@@ -104,6 +104,11 @@ impl Endpoint {
         at
     }
 
+    /// What was read.
+    pub(super) fn uri(&self) -> &AMQPUri {
+        &self.uri
+    }
+
     /// Host and port.
     pub(super) fn host(&self) -> (&str, u16) {
         (&self.uri.authority.host, self.uri.authority.port)

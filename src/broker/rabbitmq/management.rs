@@ -3,9 +3,13 @@
 //! Only a place and who we are there; what is asked there is no business of a worker.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use lapin::uri::{AMQPScheme, AMQPUri};
 use reqwest::Url;
+
+use super::endpoint::Endpoint;
 
 /// A place to ask, and who asks.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,13 +41,14 @@ impl Management {
     /// # Errors
     /// What is wrong with a URL, without quoting it.
     pub fn places(broker: &[String], given: &[String]) -> Result<Vec<Management>, String> {
-        let read = |url: &String| url.parse::<AMQPUri>().map_err(|_| "the broker's URL cannot be read".to_owned());
+        let read =
+            |url: &String| Endpoint::parse(url, Duration::ZERO, Arc::default()).map_err(|error| error.to_string());
         let nodes = broker.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let Some(first) = nodes.first() else { return Ok(Vec::new()) };
         if given.is_empty() {
-            return nodes.iter().map(beside).collect();
+            return nodes.iter().map(|node| beside(node.uri())).collect();
         }
-        given.iter().map(|url| named(url, first)).collect()
+        given.iter().map(|url| named(url, first.uri())).collect()
     }
 }
 
