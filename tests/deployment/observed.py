@@ -46,6 +46,9 @@ ignore = ["http_status"]
 open_for = "15s"
 """
 
+ODD_TYPE = 'odd.a"}1\\{type="ok"'
+ODD_CLASS = 'a"\n}b 1\\n# EOF'
+
 
 def quicker(text):
     """A minute as a second, in ranges, offsets and `for`."""
@@ -143,7 +146,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder, Vhost() as vhost:
         folder, party = Path(folder), ThirdParty()
         proxy = Proxy(vhost.broker.hostname, vhost.broker.port)
-        main = Installation(folder / "main", vhost.url(), SETTINGS + party.route())
+        odd = folder / "odd"
+        odd.write_text("#!/bin/sh\ncat <<'END'\n" + json.dumps({"verdict": "retry", "class": ODD_CLASS}) + "\nEND\n")
+        odd.chmod(0o755)
+        route = f'[[route]]\ntype = "odd.#"\ncommand = {{ program = "{odd}", timeout = "10s" }}\n'
+        main = Installation(folder / "main", vhost.url(), SETTINGS + route + party.route())
         main.run("topology", "apply", "--yes")
         # Without a worker, for what a worker would mend at once.
         idle = Installation(folder / "idle", vhost.url(), SETTINGS)
@@ -188,6 +195,14 @@ def observe(main, idle, vhost, party, proxy, second, prometheus):
     until(lambda: f"quiet; firing: {prometheus.firing()}", lambda: len(prometheus.query("redeliver_broker_up == 1")) == 3)
     until("traffic", lambda: has_data(prometheus.query('redeliver_tasks_ended_total{type="again.traffic"}')))
     assert not prometheus.firing(), f"{prometheus.firing()} before anything is wrong"
+
+    # Words that producers and handlers choose, and that would break a line or pretend to be one.
+    main.publish({"id": "odd", "type": ODD_TYPE})
+    odd = lambda: prometheus.query('redeliver_retries_total{type=~"odd.+"}')
+    seen = until("the odd task is counted", odd)[0]["metric"]
+    assert (seen["type"], seen["class"]) == (ODD_TYPE, ODD_CLASS), seen
+    assert len(prometheus.query("up == 1")) == 3, "the scrape is as good as before"
+    print("ok  hostile words are labels and nothing else")
 
     # A store whose alarms nobody serves, then one that does not answer.
     idle.sql("INSERT INTO tasks (id, type, payload) VALUES ('late', 'ok.late', '1')")
