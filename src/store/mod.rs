@@ -8,6 +8,7 @@ pub mod access;
 mod clock;
 pub mod look;
 pub mod memory;
+pub mod notice;
 pub mod sqlite;
 mod tally;
 mod triage;
@@ -29,6 +30,7 @@ pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 
 use access::AccessStore;
 use look::LookStore;
+use notice::NoticeStore;
 
 use crate::gate::{Chance, GateState, HeldGate};
 use crate::policy::TopicPattern;
@@ -194,7 +196,7 @@ pub struct StoreReport {
 
 /// The port. Every method may be called from any task; dropping the future of [`Store::apply`] does not undo it.
 #[async_trait]
-pub trait Store: AccessStore + LookStore + TriageStore + Send + Sync + 'static {
+pub trait Store: AccessStore + LookStore + NoticeStore + TriageStore + Send + Sync + 'static {
     /// The store's clock.
     fn now(&self) -> Millis;
 

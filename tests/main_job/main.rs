@@ -5,6 +5,7 @@
 //! promises are made. Each test says what it measured on stdout (`--nocapture`).
 
 mod bad_input;
+mod clock;
 mod cluster;
 mod commands;
 mod crowd;
@@ -22,6 +23,7 @@ mod replays;
 mod restored;
 #[path = "../support/rig.rs"]
 mod rig;
+mod rolling;
 mod stalls;
 mod storm;
 mod strangers;
@@ -30,3 +32,4 @@ mod support;
 #[path = "../support/third_party.rs"]
 mod third_party;
 mod tls;
+mod told;

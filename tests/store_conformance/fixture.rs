@@ -8,8 +8,8 @@ use redeliver::store::memory::MemoryStore;
 use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
 use redeliver::store::{Clock, Store, Urgency};
 use redeliver::task::{
-    Answer, Claimant, Command, DeadReason, Decision, Failure, Millis, NewTask, RawSubmission, Refusal, Settings,
-    Settlement, Spec, Stamp, Task, TaskResult,
+    Answer, Claimant, Command, DeadReason, Decision, Failure, Happening, Millis, NewTask, RawSubmission, Refusal,
+    Settings, Settlement, Spec, Stamp, Task, TaskResult,
 };
 use tempfile::TempDir;
 
@@ -34,14 +34,19 @@ fn clock() -> Clock {
     Clock::manual(Clock::System.now())
 }
 
+/// Everything is announced, so that every test writes notices too.
+fn settings() -> Settings {
+    Settings { announced: Happening::ALL.into_iter().collect(), ..Settings::default() }
+}
+
 pub fn memory() -> Fixture {
-    let (clock, settings) = (clock(), Settings::default());
+    let (clock, settings) = (clock(), settings());
     let store = Arc::new(MemoryStore::new(clock.clone(), settings.clone()));
     Fixture { store: Arc::clone(&store) as _, clock, settings, door: Door::Memory(store) }
 }
 
 pub async fn sqlite() -> Fixture {
-    let (clock, settings) = (clock(), Settings::default());
+    let (clock, settings) = (clock(), settings());
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { clock: clock.clone(), ..SqliteOptions::default() };
     let store = SqliteStore::open(&url_in(&folder), settings.clone(), options).await.unwrap();
@@ -66,6 +71,7 @@ pub fn spec(id: &str) -> Spec {
         priority: 0,
         cache_key: None,
         reply_to: None,
+        trace: None,
         payload_hash: "hash of order 7".into(),
         submission_hash: None,
         created_at: 1_700_000_000_000,

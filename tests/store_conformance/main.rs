@@ -30,6 +30,7 @@ mod gates;
 mod letters;
 mod lists;
 mod look;
+mod notices;
 mod pauses;
 mod people;
 mod replays;

@@ -12,7 +12,9 @@ use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, Decode, Encode, Row, Sqlite, Type, TypeInfo, ValueRef as _};
 
 use crate::gate::Pass;
-use crate::task::{DeadReason, DlqCopy, Failure, Lane, Outstanding, RawSubmission, Spec, Stamp, State, Status, Task};
+use crate::task::{
+    DeadReason, DlqCopy, Failure, Lane, Outstanding, RawSubmission, Spec, Stamp, State, Status, Task, TraceContext,
+};
 
 /// The columns that transitions change, in the order of [`Binds::state`] and [`Columns::state`].
 macro_rules! state {
@@ -28,7 +30,7 @@ macro_rules! state {
 macro_rules! spec {
     () => {
         "id, type, priority, idempotency_key, cache_key, reply_to, payload_hash, submission_hash, created_at, \
-         conflicts_with, labels, payload, raw_length, raw_routing_key, raw_message_id, raw_bytes"
+         conflicts_with, traceparent, tracestate, labels, payload, raw_length, raw_routing_key, raw_message_id, raw_bytes"
     };
 }
 
@@ -181,6 +183,8 @@ impl<'s, 'c> Slots<'s, 'c> {
             .optional_word(spec.submission_hash.as_deref())
             .add(spec.created_at)
             .optional_word(spec.conflicts_with.as_deref())
+            .optional_word(spec.trace.as_ref().map(TraceContext::traceparent))
+            .optional_word(spec.trace.as_ref().and_then(TraceContext::tracestate))
             .word(&labels_to_json(&spec.labels))
             .word(&spec.payload)
             .add(raw.map(|raw| raw.length))
@@ -424,6 +428,11 @@ impl<'r, R: Source> Columns<'r, R> {
         }))
     }
 
+    fn trace(&mut self) -> Result<Option<TraceContext>, String> {
+        let (parent, state): (Option<&str>, Option<&str>) = (self.next()?, self.next()?);
+        Ok(parent.and_then(|parent| TraceContext::read(parent, state)))
+    }
+
     /// The columns of [`spec!`].
     pub(super) fn spec(&mut self) -> Result<Spec, String> {
         let id: String = self.next()?;
@@ -437,6 +446,7 @@ impl<'r, R: Source> Columns<'r, R> {
             submission_hash: self.next()?,
             created_at: self.next()?,
             conflicts_with: self.next()?,
+            trace: self.trace()?,
             labels: labels_from_json(self.next()?)?,
             payload: self.next()?,
             raw: None,

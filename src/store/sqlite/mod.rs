@@ -13,6 +13,7 @@ mod groups;
 mod ladder;
 mod ledgers;
 mod look;
+mod notices;
 mod open;
 #[cfg(test)]
 mod plans;

@@ -6,7 +6,7 @@ use super::batch::LOAD;
 use super::read::sql;
 use super::write::Writes;
 use super::{drive, replays, triage};
-use super::{look, open};
+use super::{look, notices, open};
 
 async fn database() -> (tempfile::TempDir, SqliteConnection) {
     let folder = tempfile::tempdir().unwrap();
@@ -47,6 +47,8 @@ async fn no_question_of_the_scheduler_or_the_writer_reads_the_whole_table_or_sor
         look::ATTACHMENT,
         replays::ITEMS_OF,
         replays::RUNNING,
+        notices::NEXT,
+        notices::TAKE,
         drive::NEXT_ITEMS,
         drive::UNDRIVEN,
         drive::APPOINTED,

@@ -6,10 +6,11 @@ use super::columns::{Bind, Slots, spec, state};
 use super::fault::Fault;
 use super::ladder::Ladder;
 use super::ledgers::spot_columns;
+use super::notices;
 use crate::gate::GateState;
 use crate::task::{
-    Attachment, AttachmentBody, Attempt, Cached, Changes, DlqLedger, EditRecord, LaneKey, LaneLedger, Millis, Spot,
-    Task, TaskResult,
+    Attachment, AttachmentBody, Attempt, Cached, Changes, DlqLedger, EditRecord, LaneKey, LaneLedger, Millis, Notice,
+    Spot, Task, TaskResult,
 };
 
 const ATTEMPT: &str = "task_id, fence, number, generation, outcome, class, code, http_status, message, stack, fingerprint, \
@@ -24,6 +25,7 @@ pub(super) struct Writes {
     result: Ladder,
     cached: Ladder,
     edit: Ladder,
+    notice: Ladder,
     lane: Ladder,
     missing: Ladder,
     dlq: Ladder,
@@ -42,6 +44,7 @@ impl Writes {
             result: replace("results", "task_id, media_type, truncated, body"),
             cached: replace("cached", "type, cache_key, stored_at, media_type, truncated, body"),
             edit: replace("edits", "task_id, edited_from, edited_at, edited_by, reason, patch"),
+            notice: notices::insert(),
             lane: replace("lanes", "queue, lane, mark, probed_at, probe_gap_ms, probe_mark"),
             missing: replace("missing", "queue, spot, delay_ms, at"),
             dlq: replace("dlqs", "queue, dirty, cleaned, pass, pass_until, pass_began, strangers"),
@@ -73,6 +76,7 @@ impl Writes {
         self.result.run(conn, &changes.results, bind_result)?;
         self.cached.run(conn, &changes.cached, bind_cached)?;
         self.edit.run(conn, &changes.edits, bind_edit)?;
+        self.save_notices(conn, &changes.notices)?;
         self.lane.run(conn, &changes.lanes, bind_lane)?;
         let missing = |binds: &mut Slots<'_, '_>, (spot, at): &(Spot, Millis)| {
             let (queue, word, delay_ms) = spot_columns(spot);
@@ -84,6 +88,11 @@ impl Writes {
             binds.word(key).word(&serde_json::json!(state).to_string());
         };
         self.gate.run(conn, &changes.gates, gate)
+    }
+
+    /// Writes notices.
+    pub(super) fn save_notices(&self, conn: &Connection, notices: &[Notice]) -> Result<(), Fault> {
+        self.notice.run(conn, notices, notices::bind)
     }
 }
 
