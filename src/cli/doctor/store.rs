@@ -63,16 +63,13 @@ pub(super) async fn check(context: &Context, store: &dyn Store, findings: &mut F
     let backlog = store.notice_backlog().await?;
     let waited_ms = backlog.oldest_at.map_or(0, |at| store.now().saturating_sub(at));
     if waited_ms > LONGEST_TELLING_MS {
-        findings.push(
-            "notices",
-            Verdict::Warning,
-            format!(
-                "{} events and replies wait to be published, the oldest for {} s",
-                backlog.waiting,
-                waited_ms / 1000
-            ),
-            "they go out when a worker has a session with the broker; if one has: a queue that is bound to them refuses",
+        let found = format!(
+            "{} events and replies wait to be published, the oldest for {} s",
+            backlog.waiting,
+            waited_ms / 1000
         );
+        let todo = "they go out when a worker has a session with the broker; if one has: a queue that is bound to them refuses";
+        findings.push("notices", Verdict::Warning, found, todo);
     }
     for pause in store.pauses().await? {
         let why = pause.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
