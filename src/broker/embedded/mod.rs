@@ -19,15 +19,9 @@ use tokio::sync::mpsc;
 
 use self::hub::{Consumer, Hub, Stored};
 use super::{
-<<<<<<< HEAD
-    ARRIVES_AT_HEADER, About, Broker, BrokerError, Consumption, CopyContent, DEAD_LETTER_TYPE, DeadCopy, DeadPass, Delivery,
-    Difference, HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec, SessionWatch,
-    Source, TRACEPARENT_HEADER, TRACESTATE_HEADER, Target, Topology, copy_of,
-=======
     ARRIVES_AT_HEADER, About, Broker, BrokerError, Consumption, CopyContent, DEAD_LETTER_TYPE, DeadCopy, DeadPass,
     Delivery, Difference, HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec,
     SessionWatch, Source, TRACEPARENT_HEADER, TRACESTATE_HEADER, Target, Topology, copy_of,
->>>>>>> cluster
 };
 use crate::task::{Lane, LaneKey, Spot, TraceContext};
 
