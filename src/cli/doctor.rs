@@ -1,7 +1,7 @@
 //! `redeliver doctor`: what is wrong and what to do about it. Looks only, changes nothing.
 
 use redeliver::broker::Difference;
-use redeliver::store::Store;
+use redeliver::store::{Store, is_postgres};
 use redeliver::task::Millis;
 use redeliver::worker::unknown_queues;
 use serde_json::json;
@@ -76,7 +76,7 @@ pub async fn run(_args: &Args, context: &Context) -> anyhow::Result<Exit> {
             "store",
             Verdict::Wrong,
             format!("{error:#}"),
-            "if it is new: `redeliver store migrate`; else check store.url and the rights on the file and its folder",
+            "if it is new: `redeliver store migrate`; else check store.url, and the rights on the file and its folder or of the database's user",
         ),
     }
     check_broker(context, &mut findings).await;
@@ -135,7 +135,11 @@ async fn check_store(context: &Context, store: &dyn Store, findings: &mut Findin
             "store",
             Verdict::Wrong,
             format!("{place}: {damage}"),
-            "stop the workers, copy the file away, and restore a backup or run sqlite3 .recover on the copy",
+            if is_postgres(&context.config().store.url) {
+                "mend what it names, or restore a backup"
+            } else {
+                "stop the workers, copy the file away, and restore a backup or run sqlite3 .recover on the copy"
+            },
         ),
     }
     let workers = store.nodes().await?.len();

@@ -13,11 +13,16 @@ mod gates;
 mod killed;
 mod lanes;
 mod lost_queues;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod refused;
 mod reload;
 mod replays;
 #[path = "../support/rig.rs"]
 mod rig;
+#[cfg(feature = "postgres")]
+#[path = "../support/postgres.rs"]
+mod server;
 mod stalls;
 mod storm;
 mod strangers;

@@ -26,9 +26,13 @@ pub struct Rig {
     folder: tempfile::TempDir,
     pub vhost: Vhost,
     pub pool: SqlitePool,
+    store: String,
     amqp: tokio::sync::Mutex<Connection>,
     started: AtomicUsize,
 }
+
+/// The store that a rig has unless a test brings another.
+const OWN_STORE: &str = "sqlite://store.db";
 
 /// What a command said and how it ended.
 #[derive(Debug)]
@@ -48,17 +52,22 @@ impl Said {
 impl Rig {
     /// Makes the folder, the store and the topology. `settings` is the config file below `[broker]` and `[store]`.
     pub async fn new(vhost: &Vhost, settings: &str) -> Rig {
+        Rig::on(vhost, OWN_STORE, settings).await
+    }
+
+    /// The same on another store, which the test then asks by itself: `pool` is of no use to it.
+    pub async fn on(vhost: &Vhost, store: &str, settings: &str) -> Rig {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        write_config(folder.path(), &vhost.url(), "", settings);
+        write_config(folder.path(), &vhost.url(), store, "", settings);
         let migrated = command(folder.path(), &["store", "migrate", "--yes"]).await;
         assert_eq!(migrated.code, Some(0), "{migrated:?}");
         let applied = command(folder.path(), &["topology", "apply", "--yes"]).await;
         assert_eq!(applied.code, Some(0), "{applied:?}");
         let file =
             SqliteConnectOptions::new().filename(folder.path().join("store.db")).busy_timeout(Duration::from_secs(60));
-        let pool = SqlitePoolOptions::new().max_connections(2).connect_with(file).await.expect("the store opens");
+        let pool = SqlitePoolOptions::new().max_connections(2).connect_lazy_with(file);
         let amqp = tokio::sync::Mutex::new(connect(&vhost.url()).await);
-        Rig { folder, vhost: vhost.clone(), pool, amqp, started: AtomicUsize::new(0) }
+        Rig { folder, vhost: vhost.clone(), pool, store: store.to_owned(), amqp, started: AtomicUsize::new(0) }
     }
 
     /// Where everything of it lies.
@@ -68,17 +77,17 @@ impl Rig {
 
     /// Puts another config file in the place of the first. Running workers follow as far as rules go; the rest is for the next start.
     pub fn rewrite_config(&self, settings: &str) {
-        write_config(self.folder(), &self.vhost.url(), "", settings);
+        write_config(self.folder(), &self.vhost.url(), &self.store, "", settings);
     }
 
     /// The same, with another broker.
     pub fn rewrite_broker(&self, url: &str, settings: &str) {
-        write_config(self.folder(), url, "", settings);
+        write_config(self.folder(), url, &self.store, "", settings);
     }
 
     /// The same, with more lines in `[broker]`.
     pub fn rewrite_broker_with(&self, url: &str, broker_lines: &str, settings: &str) {
-        write_config(self.folder(), url, broker_lines, settings);
+        write_config(self.folder(), url, &self.store, broker_lines, settings);
     }
 
     /// Starts a worker.
@@ -248,9 +257,8 @@ async fn connect(url: &str) -> Connection {
     Connection::connect(url, ConnectionProperties::default()).await.expect("the test broker takes a connection")
 }
 
-fn write_config(folder: &Path, broker: &str, broker_lines: &str, settings: &str) {
-    let text =
-        format!("[broker]\nurl = \"{broker}\"\n{broker_lines}\n[store]\nurl = \"sqlite://store.db\"\n{settings}");
+fn write_config(folder: &Path, broker: &str, store: &str, broker_lines: &str, settings: &str) {
+    let text = format!("[broker]\nurl = \"{broker}\"\n{broker_lines}\n[store]\nurl = \"{store}\"\n{settings}");
     std::fs::write(folder.join("redeliver.toml"), text).expect("a config file");
 }
 
