@@ -30,6 +30,9 @@ pub struct Args {
     /// Every task fails once and is tried again at once
     #[arg(long)]
     fail_once: bool,
+    /// With metrics, and with logs as REDELIVER_LOG and --log-format say
+    #[arg(long)]
+    observed: bool,
     /// Where to put the store that is measured: its disk is part of the figure [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -51,6 +54,7 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         tasks: usize::try_from(args.tasks)?,
         gates: args.gates,
         fail_once: args.fail_once,
+        observed: args.observed,
         // Its tasks are few and would all wait for their second attempt.
         latency_rate: if args.fail_once { 0 } else { bench::Options::default().latency_rate },
         ..bench::Options::default()

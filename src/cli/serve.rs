@@ -73,6 +73,14 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     let config = context.bound("the store", reloads.first(store.as_ref(), &observers)).await??;
     // An embedded broker lives in the worker's process; its alarms do what messages would.
     let broker = if config.broker.is_embedded() { None } else { Some(open_broker(&config)?) };
+    if let Some(broker) = broker.clone() {
+        // From the start: without a session of its own the probes would say that the broker is away until somebody asks for it.
+        tokio::spawn(async move {
+            if let Err(error) = broker.connect().await {
+                tracing::warn!(%error, "no session with the broker yet; tried again until there is one");
+            }
+        });
+    }
     let server = start(listener, Arc::clone(&store), broker.clone(), reloads.live())?;
     let _probes = start_probes(context, probes, Watched { metrics, store: store.clone(), broker: broker.clone() })?;
     tell(context, &server).await?;

@@ -18,6 +18,7 @@ mod postgres;
 mod refused;
 mod reload;
 mod replays;
+mod restored;
 #[path = "../support/rig.rs"]
 mod rig;
 #[cfg(feature = "postgres")]

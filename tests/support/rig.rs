@@ -63,11 +63,16 @@ impl Rig {
         assert_eq!(migrated.code, Some(0), "{migrated:?}");
         let applied = command(folder.path(), &["topology", "apply", "--yes"]).await;
         assert_eq!(applied.code, Some(0), "{applied:?}");
-        let file =
-            SqliteConnectOptions::new().filename(folder.path().join("store.db")).busy_timeout(Duration::from_secs(60));
-        let pool = SqlitePoolOptions::new().max_connections(2).connect_lazy_with(file);
+        let pool = open(folder.path());
         let amqp = tokio::sync::Mutex::new(connect(&vhost.url()).await);
         Rig { folder, vhost: vhost.clone(), pool, store: store.to_owned(), amqp, started: AtomicUsize::new(0) }
+    }
+
+    /// Does to the store's file whatever `replace` does, while nobody of the test has it open.
+    pub async fn replace_store(&mut self, replace: impl AsyncFnOnce(&Path)) {
+        self.pool.close().await;
+        replace(self.folder()).await;
+        self.pool = open(self.folder());
     }
 
     /// Where everything of it lies.
@@ -251,6 +256,12 @@ impl Rig {
         let properties = BasicProperties::default().with_type("redeliver.wake-up".into());
         self.send("", &format!("redeliver.default.{lane}"), body.to_string().as_bytes(), properties).await;
     }
+}
+
+/// Connects when it is first asked, so that a rig on another store makes no file.
+fn open(folder: &Path) -> SqlitePool {
+    let file = SqliteConnectOptions::new().filename(folder.join("store.db")).busy_timeout(Duration::from_secs(60));
+    SqlitePoolOptions::new().max_connections(2).connect_lazy_with(file)
 }
 
 async fn connect(url: &str) -> Connection {

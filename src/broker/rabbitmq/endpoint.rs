@@ -13,6 +13,7 @@ use lapin::{Connection, ConnectionProperties, ErrorKind};
 use tokio::time::timeout;
 
 use super::greeting::Greeting;
+use super::sieve::FRAME_MAX;
 use super::{conflict, transport};
 use crate::broker::BrokerError;
 
@@ -54,7 +55,7 @@ pub(super) struct Opened {
 }
 
 impl Endpoint {
-    /// Reads an AMQP URL. The heartbeat of our configuration replaces one in the URL.
+    /// Reads an AMQP URL. The heartbeat of our configuration and our longest frame replace those in the URL.
     pub(super) fn parse(url: &str, heartbeat: Duration, tls: Arc<OwnedTLSConfig>) -> Result<Endpoint, BrokerError> {
         let bad = |reason: String| BrokerError::BadUrl { place: shown(url), reason };
         let rest = url
@@ -80,6 +81,7 @@ impl Endpoint {
             return Err(bad("the vhost is longer than 255 bytes".into()));
         }
         uri.query.heartbeat = Some(heartbeat_seconds(heartbeat));
+        uri.query.frame_max = Some(FRAME_MAX);
         let place = if uri.authority.host.contains(':') {
             format!("[{}]:{}", uri.authority.host, uri.authority.port)
         } else {
