@@ -32,7 +32,8 @@ async fn number(pool: &PgPool, sql: &str) -> i64 {
 }
 
 async fn until_number(pool: &PgPool, limit: Duration, sql: &str, wanted: i64) {
-    let reached = until_within(limit, &format!("{sql} = {wanted}"), async || number(pool, sql).await == wanted);
+    let what = format!("{sql} = {wanted}");
+    let reached = until_within(limit, &what, async || number(pool, sql).await == wanted);
     let reached = std::panic::AssertUnwindSafe(reached);
     if futures_util::FutureExt::catch_unwind(reached).await.is_err() {
         let rows: Vec<(String, i64)> =

@@ -1,9 +1,8 @@
 //! `store copy`: a whole installation moves, and what arrived is what was there.
 
-use redeliver::store::access::AccessStore;
 use redeliver::store::copy::{CopiedTable, CopyError, CopyOptions, copy};
 use redeliver::store::{
-    Filter, GroupNote, LetterGroupBy, NewPolicies, NewReplay, Pace, Pause, Selection, Store, TriageStore, Urgency, open,
+    Filter, GroupNote, LetterGroupBy, NewPolicies, NewReplay, Pace, Pause, Selection, Urgency, open,
 };
 use redeliver::task::{Answer, Attachment, AttachmentBody, Decision, Settings, Settlement, Status};
 
