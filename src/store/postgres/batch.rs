@@ -28,13 +28,11 @@ pub(super) struct Context {
 const LOAD_IDS: &str = select_tasks!("WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE");
 /// The same without those that another transaction is working on.
 const LOAD_FREE: &str = select_tasks!("WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED");
-/// Rows with certain ids, idempotency keys or submission hashes.
+/// Rows with certain ids, idempotency keys or submission hashes. Of one table alone: a row that another transaction has changed while
+/// this one waited for it is then judged by what it is now, and by nothing else.
 const LOAD: &str = select_tasks!(
-    "WHERE seq IN ( \
-     SELECT seq FROM tasks WHERE id = ANY($1) \
-     UNION ALL SELECT seq FROM tasks WHERE coalesce(idempotency_key, id) = ANY($2) AND raw_length IS NULL \
-     UNION ALL SELECT seq FROM tasks WHERE submission_hash = ANY($3) AND submission_hash IS NOT NULL) \
-     ORDER BY id FOR NO KEY UPDATE"
+    "WHERE id = ANY($1) OR coalesce(idempotency_key, id) = ANY($2) AND raw_length IS NULL \
+     OR submission_hash = ANY($3) AND submission_hash IS NOT NULL ORDER BY id FOR NO KEY UPDATE"
 );
 /// Gates with these keys: state, and whether they hold somebody.
 const GATES: &str = "SELECT key, state, EXISTS (SELECT 1 FROM tasks WHERE held_by = gates.key) FROM gates \

@@ -49,10 +49,6 @@ impl Writes {
     }
 
     /// Writes `changes`.
-    #[expect(
-        clippy::redundant_closure,
-        reason = "the functions themselves are not general enough over a statement's lifetime"
-    )]
     pub(super) fn save(&self, conn: &Connection, changes: &Changes) -> Result<(), Fault> {
         self.create.run(conn, &changes.created, |binds, row| written::bind_created(binds, row))?;
         self.update.run(conn, &changes.updated, |binds, row| written::bind_updated(binds, row))?;
