@@ -5,14 +5,17 @@
 
 mod embedded;
 mod message;
+mod notice;
 mod rabbitmq;
 mod topology;
 
 pub use embedded::EmbeddedBroker;
 pub use message::{
-    ARRIVES_AT_HEADER, CopyHistory, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, PRIORITY_HEADER, Parsed, Target,
-    WAKE_UP_TYPE, copy_of, dead_copy, parse, submission, wake_up,
+    ARRIVES_AT_HEADER, CopyHistory, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, PRIORITY_HEADER, Parsed,
+    TRACEPARENT_HEADER, TRACESTATE_HEADER, Target, WAKE_UP_TYPE, copy_of, dead_copy, parse, submission, trace_headers,
+    wake_up,
 };
+pub use notice::{REPLY_TYPE, notice_message};
 pub use rabbitmq::{RabbitBroker, Tls};
 pub use topology::{Argument, Binding, ExchangeSpec, QueueRole, QueueSpec, Topology};
 
@@ -25,7 +28,7 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use crate::task::{Millis, Spot};
+use crate::task::{Millis, Spot, TraceContext};
 
 /// Why a broker call failed.
 #[derive(Debug, Error, Clone)]
@@ -158,6 +161,8 @@ pub struct Delivery {
     pub arrives_at: Option<Millis>,
     /// Our `redeliver-priority` header, if it is there and an integer. A submission has its priority in its envelope.
     pub priority: Option<i64>,
+    /// The span that sent it, if its headers `traceparent` and `tracestate` name one.
+    pub trace: Option<TraceContext>,
     /// Delivered before, perhaps.
     pub redelivered: bool,
     /// How often the broker got it back without an ack. At the delivery limit it goes to `.rejected`.

@@ -126,6 +126,20 @@ impl Topology {
         topology
     }
 
+    /// These objects and the exchange to which events are published. What listens there is not ours.
+    #[must_use]
+    pub fn with_events(mut self) -> Topology {
+        let name = events_exchange(&self.namespace);
+        self.exchanges.push(ExchangeSpec { name, kind: "topic", arguments: Vec::new() });
+        self
+    }
+
+    /// Whether events are published.
+    pub fn has_events(&self) -> bool {
+        let name = events_exchange(&self.namespace);
+        self.exchanges.iter().any(|exchange| exchange.name == name)
+    }
+
     fn add_queue(&mut self, queue: &str, rungs: &BTreeSet<Millis>) {
         let quorum = || ("x-queue-type", Argument::Text("quorum".into()));
         // At-least-once dead-lettering needs all three: quorum, this strategy, and reject-publish; without the last it silently
@@ -202,6 +216,10 @@ impl Topology {
     pub fn spots(&self) -> Vec<Spot> {
         self.queues.iter().filter_map(QueueSpec::spot).collect()
     }
+}
+
+fn events_exchange(namespace: &str) -> String {
+    format!("{namespace}.events")
 }
 
 fn submit_exchange(namespace: &str) -> String {

@@ -19,6 +19,9 @@ use super::output::{Entry, Listing};
 Exits 1 if something is wrong; warnings do not count.")]
 pub struct Args {}
 
+/// Events and replies are out within moments; later than this somebody should know.
+const LONGEST_TELLING_MS: Millis = 60_000;
+
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
@@ -178,6 +181,17 @@ async fn check_store(context: &Context, store: &dyn Store, findings: &mut Findin
                 "workers compare them within a minute; or `redeliver dlq sync`",
             );
         }
+    }
+    let backlog = store.notice_backlog().await?;
+    let waited_ms = backlog.oldest_at.map_or(0, |at| store.now().saturating_sub(at));
+    if waited_ms > LONGEST_TELLING_MS {
+        let found = format!(
+            "{} events and replies wait to be published, the oldest for {} s",
+            backlog.waiting,
+            waited_ms / 1000
+        );
+        let todo = "they go out when a worker has a session with the broker; if one has: a queue that is bound to them refuses";
+        findings.push("notices", Verdict::Warning, found, todo);
     }
     for pause in store.pauses().await? {
         let why = pause.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();

@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use super::context::{Context, open_broker};
 use super::exit::Exit;
 use super::reload::Reloads;
+use super::service;
 use super::work::Signals;
 
 /// How long requests may go on after the server was told to stop.
@@ -82,15 +83,19 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         });
     }
     let server = start(listener, Arc::clone(&store), broker.clone(), reloads.live())?;
-    let _probes = start_probes(context, probes, Watched { metrics, store: store.clone(), broker: broker.clone() })?;
+    let _probes =
+        start_probes(context, probes, Watched { metrics, store: store.clone(), broker: broker.clone(), vitals: None })?;
     tell(context, &server).await?;
     if args.read_only {
         context.say("read-only: every change is refused");
     }
+    service::ready();
     let name = tokio::select! {
         name = signals.next() => name,
+        never = service::supervise(None, store.clone(), broker.clone()) => match never {},
         never = reloads.follow(None, store.as_ref(), &observers) => match never {},
     };
+    service::stopping();
     tracing::info!(signal = name, "stopping");
     server.stop(PATIENCE).await;
     if let Some(broker) = broker {

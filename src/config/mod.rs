@@ -5,6 +5,7 @@
 
 mod backoffs;
 mod console;
+mod events;
 mod gates;
 mod metrics;
 mod policies;
@@ -24,6 +25,7 @@ mod watch;
 mod webhooks;
 
 pub use console::{ConsoleConfig, MaskedFields};
+pub use events::EventsConfig;
 pub use metrics::MetricsConfig;
 pub use problem::{ConfigError, Place, Problem};
 pub use raw::RawFile;
@@ -62,6 +64,8 @@ pub struct Config {
     pub console: ConsoleConfig,
     /// `[metrics]`
     pub metrics: MetricsConfig,
+    /// `[events]`
+    pub events: EventsConfig,
     /// Who is told when something is wrong.
     pub webhooks: Vec<Webhook>,
     /// `[[queue]]` in order; `default` is always there (last unless the file places it).
@@ -251,6 +255,7 @@ fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result
         scheduler: validate::scheduler(raw.scheduler.unwrap_or_default(), &mut layers),
         console: console::console(raw.console.unwrap_or_default(), &mut layers),
         metrics: metrics::metrics(raw.metrics.unwrap_or_default(), &mut layers),
+        events: events::events(raw.events.unwrap_or_default(), &mut layers),
         webhooks: webhooks::webhooks(raw.webhook, &mut layers),
         queues: validate::queues(raw.queue, &mut layers),
         routes,
@@ -298,6 +303,7 @@ impl Default for Config {
             },
             console: ConsoleConfig::default(),
             metrics: MetricsConfig::default(),
+            events: EventsConfig::default(),
             webhooks: Vec::new(),
             queues: vec![QueueConfig { name: crate::task::DEFAULT_QUEUE.into(), types: Vec::new(), concurrency: None }],
             routes: Vec::new(),
@@ -332,6 +338,7 @@ impl Config {
             ("[scheduler]", self.scheduler != other.scheduler),
             ("[console]", self.console != other.console),
             ("[metrics]", self.metrics != other.metrics),
+            ("[events]", self.events != other.events),
             ("[[queue]]", self.queues != other.queues),
         ];
         sections.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
@@ -351,13 +358,15 @@ impl Config {
             slack_ms: millis(self.scheduler.slack),
             confirm_timeout_ms: millis(self.broker.confirm_timeout),
             lease_ms: millis(self.worker.lease),
+            announced: self.events.publish,
         }
     }
 
     /// Every object that the broker must have.
     pub fn topology(&self) -> Topology {
         let queues: Vec<_> = self.queues.iter().map(|queue| (queue.name.clone(), queue.types.clone())).collect();
-        Topology::new(&self.broker.namespace, &queues, &self.policies.rungs())
+        let topology = Topology::new(&self.broker.namespace, &queues, &self.policies.rungs());
+        if self.events.publish.is_empty() { topology } else { topology.with_events() }
     }
 
     /// The queue of that name.

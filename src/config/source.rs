@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::problem::{ConfigError, Origin, Problems};
 use super::units::{parse_duration, parse_size, show_duration, show_size};
 use super::url::mask;
-use super::value::{DurationText, SizeText, Spanned, Urls};
+use super::value::{DurationText, SizeText, Spanned, Topics, Urls};
 
 /// Looks a variable up in the environment; tests bring their own.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -165,6 +165,15 @@ impl Scalar for Urls {
     }
     fn show(&self) -> String {
         self.0.iter().map(|url| mask(url)).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl Scalar for Topics {
+    fn from_text(text: &str) -> Result<Self, String> {
+        Ok(Topics(text.split(',').map(|topic| topic.trim().to_owned()).collect()))
+    }
+    fn show(&self) -> String {
+        self.0.join(",")
     }
 }
 

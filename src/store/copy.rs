@@ -58,6 +58,7 @@ const TABLES: &[Table] = &[
     ),
     table("replay_items", &["job", "position"], "task_id, generation, outcome, why, runs_as, runs_generation, at"),
     table("edits", &["task_id"], "edited_from, edited_at, edited_by, reason, patch"),
+    numbered("notices", &["number"], "topic, reply_to, task_id, generation, retry_count, at, document, send_at, tries"),
     table("triage_marks", &["name"], "at"),
     table("tokens", &["name"], "hash, role, created_at, created_by, last_used_at, expires_at, revoked_at"),
     table("sessions", &["hash"], "who, token, role, created_at, expires_at"),

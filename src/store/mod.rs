@@ -9,6 +9,7 @@ mod clock;
 pub mod copy;
 pub mod look;
 pub mod memory;
+pub mod notice;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod sql;
@@ -34,6 +35,7 @@ pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 
 use access::AccessStore;
 use look::LookStore;
+use notice::NoticeStore;
 
 use crate::gate::{Chance, GateState, HeldGate};
 use crate::policy::TopicPattern;
@@ -199,7 +201,7 @@ pub struct StoreReport {
 
 /// The port. Every method may be called from any task; dropping the future of [`Store::apply`] does not undo it.
 #[async_trait]
-pub trait Store: AccessStore + LookStore + TriageStore + Send + Sync + 'static {
+pub trait Store: AccessStore + LookStore + NoticeStore + TriageStore + Send + Sync + 'static {
     /// The store's clock.
     fn now(&self) -> Millis;
 

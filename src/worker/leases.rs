@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::{Store, Urgency};
 use crate::task::{Answer, Command, DEFAULT_QUEUE, Lane, LaneKey};
+use crate::telemetry::Organ;
 
 use super::pulse::Pulse;
 
@@ -95,6 +96,7 @@ pub fn spawn_heartbeats(
                     () = pulse.beat_asked() => true,
                     () = stop.cancelled() => return,
                 };
+                pulse.vitals.note(Organ::Heartbeat);
                 ticks = ticks.wrapping_add(1);
                 let renew = asked || behind || ticks.is_multiple_of(TICKS);
                 let began = Instant::now();

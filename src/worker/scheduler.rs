@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::dead_letter;
 use crate::store::{Alarm, StoreError, Urgency};
 use crate::task::{Answer, Command, Millis, Spot, Task};
-use crate::telemetry::Event;
+use crate::telemetry::{Event, Organ};
 
 use super::Shared;
 use super::attempt::{after_buried, after_settled, lost_settlement};
@@ -70,6 +70,7 @@ struct Scheduler {
 impl Scheduler {
     async fn run(&mut self) {
         loop {
+            self.shared.pulse.vitals.note(Organ::Scheduler);
             let more = match self.round().await {
                 // Not a sign of life: a round with nothing to write has only read, which works while another program has the lock.
                 Ok(more) => more,

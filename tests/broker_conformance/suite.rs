@@ -32,6 +32,7 @@ pub fn dead(queue: &str, id: &str) -> Message {
         target: Target::Dead { queue: queue.into() },
         message_id: format!("{id}:0"),
         message_type: Some(redeliver::broker::DEAD_LETTER_TYPE),
+        correlation_id: None,
         content_type: "application/json",
         body: Bytes::from_static(b"null"),
         headers: Vec::new(),

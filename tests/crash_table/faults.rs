@@ -14,6 +14,7 @@ use redeliver::store::access::{
     AccessStore, AuditEntry, AuditFilter, AuditRecord, NewToken, Session, SignInLink, Token,
 };
 use redeliver::store::look::{AttemptHead, LookStore, WaitScale, Waiting};
+use redeliver::store::notice::{NoticeBacklog, NoticeStore, TakenNotice};
 use redeliver::store::{
     Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, GroupNote, ItemCounts, ItemOutcome, LetterGroup,
     LetterGroupBy, LetterHistory, NewPolicies, NewReplay, Node, Pace, Page, Pause, PolicyVersion, Prunable, Released,
@@ -139,6 +140,25 @@ impl LookStore for WatchedStore {
 
     async fn attachment(&self, id: &str, fence: i64, position: usize) -> Result<Option<Attachment>, StoreError> {
         self.inner.attachment(id, fence, position).await
+    }
+}
+
+#[async_trait]
+impl NoticeStore for WatchedStore {
+    async fn next_notice(&self) -> Result<Option<Millis>, StoreError> {
+        self.inner.next_notice().await
+    }
+
+    async fn take_notices(&self, most: usize, hold_ms: Millis) -> Result<Vec<TakenNotice>, StoreError> {
+        self.inner.take_notices(most, hold_ms).await
+    }
+
+    async fn drop_notices(&self, numbers: Vec<i64>) -> Result<(), StoreError> {
+        self.inner.drop_notices(numbers).await
+    }
+
+    async fn notice_backlog(&self) -> Result<NoticeBacklog, StoreError> {
+        self.inner.notice_backlog().await
     }
 }
 

@@ -5,6 +5,7 @@
 //! promises are made. Each test says what it measured on stdout (`--nocapture`).
 
 mod bad_input;
+mod clock;
 mod commands;
 mod crowd;
 mod fallbacks;
@@ -21,6 +22,7 @@ mod replays;
 mod restored;
 #[path = "../support/rig.rs"]
 mod rig;
+mod rolling;
 #[cfg(feature = "postgres")]
 #[path = "../support/postgres.rs"]
 mod server;
@@ -32,3 +34,4 @@ mod support;
 #[path = "../support/third_party.rs"]
 mod third_party;
 mod tls;
+mod told;

@@ -8,8 +8,8 @@ use redeliver::store::memory::MemoryStore;
 use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
 use redeliver::store::{Clock, Store, Urgency};
 use redeliver::task::{
-    Answer, Claimant, Command, DeadReason, Decision, Failure, Millis, NewTask, RawSubmission, Refusal, Settings,
-    Settlement, Spec, Stamp, Task, TaskResult,
+    Answer, Claimant, Command, DeadReason, Decision, Failure, Happening, Millis, NewTask, RawSubmission, Refusal,
+    Settings, Settlement, Spec, Stamp, Task, TaskResult,
 };
 use tempfile::TempDir;
 
@@ -37,8 +37,13 @@ fn clock() -> Clock {
     Clock::manual(Clock::System.now())
 }
 
+/// Everything is announced, so that every test writes notices too.
+fn settings() -> Settings {
+    Settings { announced: Happening::ALL.into_iter().collect(), ..Settings::default() }
+}
+
 pub fn memory() -> Fixture {
-    let (clock, settings) = (clock(), Settings::default());
+    let (clock, settings) = (clock(), settings());
     let store = Arc::new(MemoryStore::new(clock.clone(), settings.clone()));
     Fixture { store: Arc::clone(&store) as _, clock, settings, door: Door::Memory(store) }
 }
@@ -51,7 +56,7 @@ pub async fn sqlite() -> Fixture {
 
 /// A store in a file of the caller's, who puts no rows in past the commands.
 pub async fn sqlite_at(url: &str) -> Fixture {
-    let (clock, settings) = (clock(), Settings::default());
+    let (clock, settings) = (clock(), settings());
     let options = SqliteOptions { clock: clock.clone(), ..SqliteOptions::default() };
     let store = SqliteStore::open(url, settings.clone(), options).await.unwrap();
     Fixture { store: Arc::new(store), clock, settings, door: Door::Shut }
@@ -62,7 +67,7 @@ pub async fn sqlite_at(url: &str) -> Fixture {
 pub async fn postgres() -> Option<Fixture> {
     use redeliver::store::postgres::{PostgresOptions, PostgresStore};
     let schema = crate::server::Schema::new().await?;
-    let (clock, settings) = (clock(), Settings::default());
+    let (clock, settings) = (clock(), settings());
     let options = PostgresOptions { clock: Some(clock.clone()), ..PostgresOptions::default() };
     let store = PostgresStore::open(&schema.url(), settings.clone(), options).await.unwrap();
     Some(Fixture { store: Arc::new(store), clock, settings, door: Door::Postgres(schema) })
@@ -86,6 +91,7 @@ pub fn spec(id: &str) -> Spec {
         priority: 0,
         cache_key: None,
         reply_to: None,
+        trace: None,
         payload_hash: "hash of order 7".into(),
         submission_hash: None,
         created_at: 1_700_000_000_000,

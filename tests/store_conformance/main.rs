@@ -45,6 +45,7 @@ mod gates;
 mod letters;
 mod lists;
 mod look;
+mod notices;
 mod pauses;
 mod people;
 #[cfg(feature = "postgres")]

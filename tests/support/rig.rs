@@ -97,6 +97,11 @@ impl Rig {
 
     /// Starts a worker.
     pub fn worker(&self) -> WorkerProcess {
+        self.worker_with(&[])
+    }
+
+    /// Starts a worker with more in its environment.
+    pub fn worker_with(&self, variables: &[(&str, &str)]) -> WorkerProcess {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let log = self.folder().join(format!("worker-{number}.log"));
         let stderr = std::fs::File::create(&log).expect("a log file");
@@ -105,6 +110,7 @@ impl Rig {
             .current_dir(self.folder())
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr)

@@ -22,7 +22,7 @@ use super::keeper::Keeper;
 use super::session::Life;
 use super::topology::is_not_found;
 use super::wire::{self, Outgoing};
-use crate::broker::{Message, Published};
+use crate::broker::{Message, Published, Target};
 
 /// Messages of one batch that are out without a confirm. More gain nothing and cost the broker memory.
 const WINDOW: usize = 1024;
@@ -136,7 +136,7 @@ impl Publisher {
             }
             match timeout_at(deadline, sending.next()).await {
                 Ok(Some((index, answer))) => {
-                    let (published, returned) = self.judge(answer, &outgoing[index]);
+                    let (published, returned) = self.judge(answer, &outgoing[index], &messages[index]);
                     settled &= !matches!(published, Published::Unconfirmed { .. });
                     results[index] = Some(published);
                     returns.extend(returned);
@@ -163,7 +163,12 @@ impl Publisher {
             })
             .collect();
         apply_returns(&mut results, &returns, &outgoing, messages, settled);
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| !returns.is_empty()) {
+        let lost_of_ours =
+            |(result, message): (&Published, &Message)| *result == Published::Returned && message.target.is_ours();
+        if !returns.is_empty()
+            && let Some(keeper) = &self.keeper
+            && results.iter().zip(messages).any(lost_of_ours)
+        {
             keeper.returned.notify_one();
         }
         (results, settled && channel.status().connected())
@@ -173,7 +178,12 @@ impl Publisher {
         format!("no confirm within {} s", self.confirm_timeout.as_secs_f32())
     }
 
-    fn judge(&self, answer: Answer, outgoing: &Result<Outgoing, String>) -> (Published, Option<BasicReturnMessage>) {
+    fn judge(
+        &self,
+        answer: Answer,
+        outgoing: &Result<Outgoing, String>,
+        message: &Message,
+    ) -> (Published, Option<BasicReturnMessage>) {
         match answer {
             Answer::Confirmed(returned) => (Published::Confirmed, returned),
             Answer::Nacked(returned) => (Published::Nacked, returned),
@@ -182,8 +192,11 @@ impl Publisher {
                 // A missing exchange closes the channel instead of returning the message; the others of the batch share the
                 // channel's end but not the reason.
                 let exchange = outgoing.as_ref().map_or("", |outgoing| outgoing.exchange.as_str());
-                if is_not_found(&error) && !exchange.is_empty() && error.to_string().contains(&format!("'{exchange}'"))
-                {
+                let is_missing = is_not_found(&error)
+                    && !exchange.is_empty()
+                    && error.to_string().contains(&format!("'{exchange}'"));
+                // A returned event has been told to nobody who listens; one for which there was no exchange has not been told.
+                if is_missing && !matches!(message.target, Target::Event { .. }) {
                     (Published::Returned, None)
                 } else {
                     (Published::Unconfirmed { reason: error.to_string() }, None)

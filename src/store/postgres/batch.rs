@@ -211,7 +211,7 @@ impl Batch<'_> {
                 Err(row) => {
                     let now = self.context.clock.now();
                     let seq = row.seq;
-                    let set_aside = quarantine::set_aside(self.conn, seq, now, &self.context.settings).await?;
+                    let set_aside = quarantine::set_aside(self.conn, seq, now, self.context).await?;
                     tasks.extend(set_aside.map(|task| (seq, task)));
                 }
             }

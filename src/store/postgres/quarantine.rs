@@ -3,9 +3,10 @@
 
 use sqlx::postgres::PgConnection;
 
+use super::batch::Context;
 use crate::store::sql::columns::{Columns, SET_ASIDE, select_tasks, spec, state};
 use crate::store::sql::fault::Fault;
-use crate::task::{Millis, Settings, Task};
+use crate::task::{Millis, Notice, Task};
 
 /// Rewrites the row as a readable dead one, with what was its payload as raw bytes, and returns it. `None` when it is gone. A row that
 /// has become readable in the meantime is returned as it is.
@@ -13,7 +14,7 @@ pub(super) async fn set_aside(
     conn: &mut PgConnection,
     seq: i64,
     now: Millis,
-    settings: &Settings,
+    context: &Context,
 ) -> Result<Option<Task>, Fault> {
     let reason = match read(conn, seq).await? {
         None => return Ok(None),
@@ -26,7 +27,7 @@ pub(super) async fn set_aside(
          dlq_at = $1, failure_message = $2, ended_at = $3 WHERE seq = $4"
     );
     sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(now.saturating_add(settings.confirm_timeout_ms))
+        .bind(now.saturating_add(context.settings.confirm_timeout_ms))
         .bind(format!("the row cannot be read: {reason}").replace('\0', "\u{fffd}"))
         .bind(now)
         .bind(seq)
@@ -34,7 +35,11 @@ pub(super) async fn set_aside(
         .await?;
     match read(conn, seq).await? {
         Some(Err(reason)) => Err(Fault::Row(format!("row {seq} of tasks cannot be read: {reason}"))),
-        Some(Ok(task)) => Ok(Some(task)),
+        Some(Ok(task)) => {
+            let notice = Notice::of_set_aside(&task, context.settings.announced, now);
+            context.writes.save_notices(conn, notice.as_slice()).await?;
+            Ok(Some(task))
+        }
         None => Ok(None),
     }
 }

@@ -5,9 +5,10 @@ use sqlx::{Arguments, AssertSqlSafe};
 
 use crate::store::sql::columns::{spec, state};
 use crate::store::sql::fault::Fault;
+use crate::store::sql::notices;
 use crate::store::sql::value::Bind;
 use crate::store::sql::written::{self, Kind, columns};
-use crate::task::Changes;
+use crate::task::{Changes, Notice};
 
 /// A column of many rows.
 #[derive(Debug)]
@@ -137,6 +138,7 @@ pub(super) struct Writes {
     result: Statement,
     cached: Statement,
     edit: Statement,
+    notice: Statement,
     lane: Statement,
     missing: Statement,
     dlq: Statement,
@@ -164,6 +166,7 @@ impl Writes {
             result: Statement::replace("results", "task_id", columns::RESULT),
             cached: Statement::replace("cached", "type, cache_key", columns::CACHED),
             edit: Statement::replace("edits", "task_id", columns::EDIT),
+            notice: Statement::insert("notices", notices::COLUMNS, ""),
             lane: Statement::replace("lanes", "queue, lane", columns::LANE),
             missing: Statement::replace("missing", "queue, spot, delay_ms", columns::MISSING),
             dlq: Statement::replace("dlqs", "queue", columns::DLQ),
@@ -185,10 +188,18 @@ impl Writes {
         let cached = last_of(&changes.cached, |cached| (cached.task_type.clone(), cached.key.clone()));
         message.add(&self.cached, &cached, |binds, row| written::bind_cached(binds, row))?;
         message.add(&self.edit, &changes.edits, written::bind_edit)?;
+        message.add(&self.notice, &changes.notices, notices::bind)?;
         message.add(&self.lane, &changes.lanes, written::bind_lane)?;
         message.add(&self.missing, &changes.missing, written::bind_missing)?;
         message.add(&self.dlq, &changes.dlqs, written::bind_dlq)?;
         message.add(&self.gate, &changes.gates, written::bind_gate)?;
+        message.send(conn).await
+    }
+
+    /// Writes notices.
+    pub(super) async fn save_notices(&self, conn: &mut PgConnection, notices: &[Notice]) -> Result<(), Fault> {
+        let mut message = Message::default();
+        message.add(&self.notice, notices, notices::bind)?;
         message.send(conn).await
     }
 }

@@ -345,7 +345,7 @@ impl Writer {
         let done = self.bounded(async {
             conn.execute("BEGIN").await?;
             for seq in seqs {
-                quarantine::set_aside(&mut conn, *seq, context.clock.now(), &context.settings).await?;
+                quarantine::set_aside(&mut conn, *seq, context.clock.now(), context).await?;
             }
             Ok::<_, Fault>(())
         });

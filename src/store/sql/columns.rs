@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use super::value::{Bind, Cell, Source, without_nul};
 use crate::gate::Pass;
-use crate::task::{DeadReason, DlqCopy, Failure, Lane, Outstanding, RawSubmission, Spec, Stamp, State, Status, Task};
+use crate::task::{
+    DeadReason, DlqCopy, Failure, Lane, Outstanding, RawSubmission, Spec, Stamp, State, Status, Task, TraceContext,
+};
 
 /// The columns that transitions change, in the order of [`Binds::state`] and [`Columns::state`].
 macro_rules! state {
@@ -25,7 +27,7 @@ macro_rules! state {
 macro_rules! spec {
     () => {
         "id, type, priority, idempotency_key, cache_key, reply_to, payload_hash, submission_hash, created_at, \
-         conflicts_with, labels, payload, raw_length, raw_routing_key, raw_message_id, raw_bytes"
+         conflicts_with, traceparent, tracestate, labels, payload, raw_length, raw_routing_key, raw_message_id, raw_bytes"
     };
 }
 
@@ -43,7 +45,7 @@ pub(crate) const SET_ASIDE: &str = "payload = 'null', idempotency_key = NULL, la
      raw_message_id = NULL, status = 'dead', dead_reason = 'poison', degraded = NULL, wake_at = NULL, worker = NULL, \
      started_at = NULL, sent_lane = NULL, sent_rung_ms = NULL, sent_at = NULL, arrives_at = NULL, held_by = NULL, passes = NULL, \
      dlq_copy = 'wanted', delay_reason = NULL, cache_key = NULL, reply_to = NULL, payload_hash = '', submission_hash = NULL, \
-     conflicts_with = NULL, failure_class = 'poison', failure_code = NULL, failure_http_status = NULL, failure_fingerprint = ''";
+     conflicts_with = NULL, traceparent = NULL, tracestate = NULL, failure_class = 'poison', failure_code = NULL, failure_http_status = NULL, failure_fingerprint = ''";
 
 /// A row that does not decode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +113,8 @@ pub(crate) fn bind_spec(binds: &mut impl Bind, spec: &Spec) {
         .optional_word(spec.submission_hash.as_deref())
         .integer(spec.created_at)
         .optional_word(spec.conflicts_with.as_deref())
+        .optional_word(spec.trace.as_ref().map(TraceContext::traceparent))
+        .optional_word(spec.trace.as_ref().and_then(TraceContext::tracestate))
         .word(&labels_to_json(&spec.labels))
         .word(&spec.payload)
         .number(raw.map(|raw| raw.length))
@@ -249,6 +253,11 @@ impl<'r, R: Source> Columns<'r, R> {
         }))
     }
 
+    fn trace(&mut self) -> Result<Option<TraceContext>, String> {
+        let (parent, state): (Option<&str>, Option<&str>) = (self.next()?, self.next()?);
+        Ok(parent.and_then(|parent| TraceContext::read(parent, state)))
+    }
+
     /// The columns of [`spec!`].
     pub(crate) fn spec(&mut self) -> Result<Spec, String> {
         let id: String = self.next()?;
@@ -262,6 +271,7 @@ impl<'r, R: Source> Columns<'r, R> {
             submission_hash: self.next()?,
             created_at: self.next()?,
             conflicts_with: self.next()?,
+            trace: self.trace()?,
             labels: labels_from_json(self.next()?)?,
             payload: self.next()?,
             raw: None,

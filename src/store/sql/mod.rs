@@ -15,6 +15,7 @@ pub(crate) mod groups;
 pub(crate) mod ledgers;
 pub(crate) mod look;
 pub(crate) mod needs;
+pub(crate) mod notices;
 pub(crate) mod prune;
 pub(crate) mod question;
 pub(crate) mod read;

@@ -24,7 +24,7 @@ pub(crate) mod columns {
 }
 
 /// The columns that hold whole numbers. A name means the same in every table.
-const INTEGERS: &str = "seq generation retry_count due_at wake_at deadline fence started_at releases wakes sent_rung_ms sent_at arrives_at \
+const INTEGERS: &str = "seq send_at tries generation retry_count due_at wake_at deadline fence started_at releases wakes sent_rung_ms sent_at arrives_at \
     park_until dlq_at delay_ms retry_by_handler failure_http_status ended_at priority created_at raw_length number \
     http_status delay_before_ms position size truncated stored_at edited_at mark probed_at probe_gap_ms probe_mark at \
     dirty cleaned pass pass_until version applied_at seen_at since ramp changed_at stage paced_to_us lease_until job \

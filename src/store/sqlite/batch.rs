@@ -104,7 +104,7 @@ fn load_rows(
         }
     }
     for seq in unreadable {
-        if let Some(task) = quarantine::set_aside(conn, seq, now, &context.settings)? {
+        if let Some(task) = quarantine::set_aside(conn, seq, now, context)? {
             rows.load(task);
         }
     }

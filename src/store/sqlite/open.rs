@@ -15,6 +15,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0001_tasks.sql"),
     include_str!("../../../migrations/sqlite/0002_triage.sql"),
     include_str!("../../../migrations/sqlite/0003_access.sql"),
+    include_str!("../../../migrations/sqlite/0004_notices.sql"),
 ];
 
 /// Prepared statements that a connection keeps.

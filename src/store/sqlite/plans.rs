@@ -7,7 +7,7 @@ use super::open;
 use super::write::Writes;
 use crate::store::sql::dialect::Dialect;
 use crate::store::sql::read::sql;
-use crate::store::sql::{drive, look, replays, triage};
+use crate::store::sql::{drive, look, notices, replays, triage};
 
 async fn database() -> (tempfile::TempDir, SqliteConnection) {
     let folder = tempfile::tempdir().unwrap();
@@ -49,6 +49,8 @@ async fn no_question_of_the_scheduler_or_the_writer_reads_the_whole_table_or_sor
         look::ATTACHMENT,
         replays::ITEMS_OF,
         replays::RUNNING,
+        notices::NEXT,
+        notices::TAKE,
         drive::NEXT_ITEMS,
         drive::UNDRIVEN,
         drive::APPOINTED,

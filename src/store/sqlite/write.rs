@@ -5,8 +5,9 @@ use rusqlite::Connection;
 use super::ladder::Ladder;
 use crate::store::sql::columns::{spec, state};
 use crate::store::sql::fault::Fault;
+use crate::store::sql::notices;
 use crate::store::sql::written::{self, columns};
-use crate::task::Changes;
+use crate::task::{Changes, Notice};
 
 /// The prepared statements of the writer.
 pub(super) struct Writes {
@@ -17,6 +18,7 @@ pub(super) struct Writes {
     result: Ladder,
     cached: Ladder,
     edit: Ladder,
+    notice: Ladder,
     lane: Ladder,
     missing: Ladder,
     dlq: Ladder,
@@ -35,6 +37,7 @@ impl Writes {
             result: replace("results", columns::RESULT),
             cached: replace("cached", columns::CACHED),
             edit: replace("edits", columns::EDIT),
+            notice: Ladder::insert("INSERT INTO", "notices", notices::COLUMNS),
             lane: replace("lanes", columns::LANE),
             missing: replace("missing", columns::MISSING),
             dlq: replace("dlqs", columns::DLQ),
@@ -58,9 +61,15 @@ impl Writes {
         self.result.run(conn, &changes.results, |binds, row| written::bind_result(binds, row))?;
         self.cached.run(conn, &changes.cached, |binds, row| written::bind_cached(binds, row))?;
         self.edit.run(conn, &changes.edits, |binds, row| written::bind_edit(binds, row))?;
+        self.save_notices(conn, &changes.notices)?;
         self.lane.run(conn, &changes.lanes, |binds, row| written::bind_lane(binds, row))?;
         self.missing.run(conn, &changes.missing, |binds, row| written::bind_missing(binds, row))?;
         self.dlq.run(conn, &changes.dlqs, |binds, row| written::bind_dlq(binds, row))?;
         self.gate.run(conn, &changes.gates, |binds, row| written::bind_gate(binds, row))
+    }
+
+    /// Writes notices.
+    pub(super) fn save_notices(&self, conn: &Connection, notices: &[Notice]) -> Result<(), Fault> {
+        self.notice.run(conn, notices, |binds, row| notices::bind(binds, row))
     }
 }

@@ -268,7 +268,7 @@ impl Writer {
             Errand::SetAside(seqs) => {
                 let set_aside = self.write(|conn, context, now| {
                     for seq in &seqs {
-                        quarantine::set_aside(conn, *seq, now, &context.settings)?;
+                        quarantine::set_aside(conn, *seq, now, context)?;
                     }
                     context.running.forget_all();
                     Ok(())
