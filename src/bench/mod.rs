@@ -1,7 +1,7 @@
 //! End-to-end throughput beside the bare broker's ceiling in the same run.
 //!
 //! The ceiling is what the same broker gives to a consumer that does nothing: same queue type and arguments, same bodies, same
-//! prefetch, each message acked singly. Ours is the whole product: each task committed twice with `synchronous = FULL`.
+//! prefetch, each message acked singly. Ours is the whole product: each task committed twice, and on the disk each time.
 
 mod bare;
 mod usage;

@@ -34,7 +34,7 @@ pub use shared::SharedRules;
 pub(crate) use shared::digest;
 pub use source::{Effective, Environment, FlagValue, Request, Secrets, process_environment, variable};
 pub use units::{parse_duration, parse_rate, parse_size, show_duration, show_rate, show_size};
-pub use url::{MASK, mask};
+pub use url::{MASK, check_store as check_store_url, mask};
 pub use watch::{FileWatch, Seen};
 
 use std::path::PathBuf;
@@ -111,7 +111,7 @@ impl std::fmt::Debug for BrokerConfig {
 /// `[store]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// `sqlite://path`.
+    /// `sqlite://path` or `postgres://user:password@host:5432/database`.
     pub url: String,
 }
 

@@ -117,6 +117,7 @@ impl Scheduler {
         tokio::select! {
             () = tokio::time::sleep(length) => {}
             () = shared.nudge.notified() => {}
+            () = shared.store.called() => {}
             () = outside => {}
             () = shared.stop_all.cancelled() => {}
         }

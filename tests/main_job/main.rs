@@ -17,6 +17,8 @@ mod gates;
 mod killed;
 mod lanes;
 mod lost_queues;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod refused;
 mod reload;
 mod replays;
@@ -24,6 +26,9 @@ mod restored;
 #[path = "../support/rig.rs"]
 mod rig;
 mod rolling;
+#[cfg(feature = "postgres")]
+#[path = "../support/postgres.rs"]
+mod server;
 mod stalls;
 mod storm;
 mod strangers;

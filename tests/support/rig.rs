@@ -64,15 +64,11 @@ impl Rig {
     /// The same with nothing declared in the broker.
     pub async fn undeclared(vhost: &Vhost, url: &str, store: Option<&str>, settings: &str) -> Rig {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let elsewhere = store.is_some();
         let store = store.unwrap_or("sqlite://store.db").to_owned();
         write_config(folder.path(), url, "", &store, settings);
         let migrated = command(folder.path(), &["store", "migrate", "--yes"]).await;
         assert_eq!(migrated.code, Some(0), "{migrated:?}");
-        if elsewhere {
-            std::fs::File::create(folder.path().join("store.db")).expect("an empty file");
-        }
-        let pool = open(folder.path()).await;
+        let pool = open(folder.path());
         let amqp = tokio::sync::Mutex::new(connect(&vhost.url()).await);
         Rig { folder, store, vhost: vhost.clone(), pool, amqp, started: AtomicUsize::new(0) }
     }
@@ -81,7 +77,7 @@ impl Rig {
     pub async fn replace_store(&mut self, replace: impl AsyncFnOnce(&Path)) {
         self.pool.close().await;
         replace(self.folder()).await;
-        self.pool = open(self.folder()).await;
+        self.pool = open(self.folder());
     }
 
     /// Where everything of it lies.
@@ -273,9 +269,10 @@ impl Rig {
     }
 }
 
-async fn open(folder: &Path) -> SqlitePool {
+/// Connects when it is first asked, so that a rig on another store makes no file.
+fn open(folder: &Path) -> SqlitePool {
     let file = SqliteConnectOptions::new().filename(folder.join("store.db")).busy_timeout(Duration::from_secs(60));
-    SqlitePoolOptions::new().max_connections(2).connect_with(file).await.expect("the store opens")
+    SqlitePoolOptions::new().max_connections(2).connect_lazy_with(file)
 }
 
 async fn connect(url: &str) -> Connection {

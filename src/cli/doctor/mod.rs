@@ -88,7 +88,7 @@ pub async fn run(_args: &Args, context: &Context) -> anyhow::Result<Exit> {
             "store",
             Verdict::Wrong,
             format!("{error:#}"),
-            "if it is new: `redeliver store migrate`; else check store.url and the rights on the file and its folder",
+            "if it is new: `redeliver store migrate`; else check store.url, and the rights on the file and its folder or of the database's user",
         ),
     }
     broker::check(context, &mut findings).await;

@@ -1,6 +1,6 @@
 //! What the store says: whole, known, on time, and what waits in it for a person.
 
-use redeliver::store::Store;
+use redeliver::store::{Store, is_postgres};
 use redeliver::task::Millis;
 use redeliver::worker::unknown_queues;
 
@@ -20,7 +20,11 @@ pub(super) async fn check(context: &Context, store: &dyn Store, findings: &mut F
             "store",
             Verdict::Wrong,
             format!("{place}: {damage}"),
-            "stop the workers, copy the file away, and restore a backup or run sqlite3 .recover on the copy",
+            if is_postgres(&context.config().store.url) {
+                "mend what it names, or restore a backup"
+            } else {
+                "stop the workers, copy the file away, and restore a backup or run sqlite3 .recover on the copy"
+            },
         ),
     }
     let workers = store.nodes().await?.len();

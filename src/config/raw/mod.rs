@@ -84,7 +84,8 @@ pub struct RawBroker {
 #[derive(Debug, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawStore {
-    /// `sqlite://path`, relative to the working directory. Default: `sqlite://redeliver.db`.
+    /// `sqlite://path`, relative to the working directory, or for several hosts `postgres://user:password@host:5432/database`.
+    /// Default: `sqlite://redeliver.db`.
     pub url: Option<Spanned<String>>,
 }
 

@@ -7,8 +7,10 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::batch::Context;
-use super::columns::{Bind, Columns, Slots, select_tasks, spec, state};
-use super::fault::Fault;
+use super::rows::Slots;
+use crate::store::sql::columns::{Columns, SET_ASIDE, select_tasks, spec, state};
+use crate::store::sql::fault::Fault;
+use crate::store::sql::value::Bind;
 use crate::task::{Millis, Notice, Task};
 
 /// The longest id the schema takes, less room for a suffix.
@@ -36,14 +38,11 @@ pub(super) fn set_aside(conn: &Connection, seq: i64, now: Millis, context: &Cont
     let payload = payload.unwrap_or_default();
     tracing::warn!(task_id = %id, seq, %reason, "a row of the table tasks cannot be read, it is dead now");
 
-    let sql = "UPDATE tasks SET id = ?, type = ?, queue = ?, payload = 'null', idempotency_key = NULL, labels = '{}', \
-               raw_bytes = ?, raw_length = ?, raw_routing_key = '', raw_message_id = NULL, \
-               status = 'dead', dead_reason = 'poison', degraded = NULL, wake_at = NULL, worker = NULL, started_at = NULL, \
-               sent_lane = NULL, sent_rung_ms = NULL, sent_at = NULL, arrives_at = NULL, held_by = NULL, \
-               dlq_copy = 'wanted', dlq_at = ?, delay_reason = NULL, cache_key = NULL, reply_to = NULL, payload_hash = '', \
-               submission_hash = NULL, conflicts_with = NULL, traceparent = NULL, tracestate = NULL, failure_class = 'poison', failure_code = NULL, \
-               failure_http_status = NULL, failure_message = ?, failure_fingerprint = '', ended_at = ? WHERE seq = ?";
-    let mut statement = conn.prepare(sql)?;
+    let sql = format!(
+        "UPDATE tasks SET {SET_ASIDE}, id = ?, type = ?, queue = ?, raw_bytes = ?, raw_length = ?, dlq_at = ?, \
+         failure_message = ?, ended_at = ? WHERE seq = ?"
+    );
+    let mut statement = conn.prepare(&sql)?;
     let mut slots = Slots::of(&mut statement);
     slots
         .add(id)

@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 
-use super::columns::{Bind, Binds, Columns};
-use super::{SqliteStore, groups, prune};
+use super::engine::{Ask, Engine};
+use super::value::values;
+use super::{drive, groups, prune, replays};
 use crate::store::{
     Filter, GroupNote, ItemCounts, ItemOutcome, LetterGroup, LetterGroupBy, LetterHistory, NewReplay, Pace, Prunable,
     Released, ReplayItem, ReplayJob, ReplayLease, ReplayState, ReplayStep, Selection, Steer, Steered, StoreError,
@@ -12,17 +13,17 @@ use crate::store::{
 use crate::task::{EditRecord, Millis, Task};
 
 /// The edit that made task ?1, and those that were made of it.
-pub(super) const EDITS_OF: &str = "SELECT task_id, edited_from, edited_at, edited_by, reason, patch FROM edits WHERE task_id = ?1 \
+pub(crate) const EDITS_OF: &str = "SELECT task_id, edited_from, edited_at, edited_by, reason, patch FROM edits WHERE task_id = ?1 \
      UNION SELECT task_id, edited_from, edited_at, edited_by, reason, patch FROM edits INDEXED BY edits_from WHERE edited_from = ?1 \
      ORDER BY 3";
 
-pub(super) const HISTORIES: &str = "SELECT wanted.key, count(attempt.fence), \
+pub(crate) const HISTORIES: &str = "SELECT wanted.key, count(attempt.fence), \
      min(CASE WHEN attempt.outcome <> 'succeeded' THEN attempt.ended_at END), \
-     max(CASE WHEN attempt.outcome <> 'succeeded' THEN attempt.ended_at END) FROM json_each(?) AS wanted \
+     max(CASE WHEN attempt.outcome <> 'succeeded' THEN attempt.ended_at END) FROM {listed:?} AS wanted \
      LEFT JOIN attempts AS attempt ON attempt.task_id = wanted.value AND attempt.outcome <> 'released' GROUP BY wanted.key";
 
 #[async_trait]
-impl TriageStore for SqliteStore {
+impl<E: Engine> TriageStore for E {
     async fn letter_groups(
         &self,
         by: &LetterGroupBy,
@@ -41,11 +42,11 @@ impl TriageStore for SqliteStore {
     }
 
     async fn preview_replay(&self, selection: &Selection) -> Result<ItemCounts, StoreError> {
-        self.preview(selection).await
+        replays::preview(self, selection).await
     }
 
     async fn create_replay(&self, new: NewReplay) -> Result<ReplayJob, StoreError> {
-        self.make_replay(new).await
+        replays::make(self, new).await
     }
 
     async fn replays(
@@ -54,11 +55,11 @@ impl TriageStore for SqliteStore {
         before: Option<i64>,
         limit: usize,
     ) -> Result<Vec<ReplayJob>, StoreError> {
-        self.jobs(states, before, limit).await
+        replays::jobs(self, states, before, limit).await
     }
 
     async fn replay(&self, id: i64) -> Result<Option<ReplayJob>, StoreError> {
-        self.job(id).await
+        replays::one(self, id).await
     }
 
     async fn replay_items(
@@ -68,11 +69,11 @@ impl TriageStore for SqliteStore {
         after: i64,
         limit: usize,
     ) -> Result<Vec<ReplayItem>, StoreError> {
-        self.items(id, outcomes, after, limit).await
+        replays::items(self, id, outcomes, after, limit).await
     }
 
     async fn replays_of(&self, task_id: &str, limit: usize) -> Result<Vec<ReplayItem>, StoreError> {
-        self.items_of(task_id, limit).await
+        replays::items_of(self, task_id, limit).await
     }
 
     async fn steer_replay(
@@ -82,7 +83,7 @@ impl TriageStore for SqliteStore {
         by: Option<&str>,
         why: Option<&str>,
     ) -> Result<Steered, StoreError> {
-        self.steer(id, word, by, why).await
+        replays::steer(self, id, word, by, why).await
     }
 
     async fn lease_replay(
@@ -91,7 +92,7 @@ impl TriageStore for SqliteStore {
         worker: &str,
         hold_ms: Millis,
     ) -> Result<Option<ReplayJob>, StoreError> {
-        self.lease(id, worker, hold_ms).await
+        drive::lease(self, id, worker, hold_ms).await
     }
 
     async fn release_items(
@@ -100,7 +101,7 @@ impl TriageStore for SqliteStore {
         most: usize,
         paced_to_us: i64,
     ) -> Result<Option<Released>, StoreError> {
-        self.release(lease, most, paced_to_us).await
+        drive::release(self, lease, most, paced_to_us).await
     }
 
     async fn judge_items(
@@ -109,29 +110,27 @@ impl TriageStore for SqliteStore {
         after: i64,
         most: usize,
     ) -> Result<(ItemCounts, Option<i64>), StoreError> {
-        self.judge(lease, after, most).await
+        drive::judge(self, lease, after, most).await
     }
 
     async fn step_replay(&self, lease: &ReplayLease, step: ReplayStep) -> Result<bool, StoreError> {
-        self.step(lease, step).await
+        drive::step(self, lease, step).await
     }
 
     async fn unappointed(&self, limit: usize) -> Result<Vec<(Task, usize, bool)>, StoreError> {
-        self.newly_dead(limit).await
+        drive::newly_dead(self, limit).await
     }
 
     async fn appoint(&self, looked_to: Option<Millis>, letters: &[(String, i64, Millis)]) -> Result<(), StoreError> {
-        self.set_appointments(looked_to, letters).await
+        drive::set_appointments(self, looked_to, letters).await
     }
 
     async fn create_automatic_replay(&self, pace: Pace, most: usize) -> Result<Option<ReplayJob>, StoreError> {
-        self.make_automatic_replay(pace, most).await
+        drive::make_automatic(self, pace, most).await
     }
 
     async fn edits_of(&self, task_id: &str) -> Result<Vec<EditRecord>, StoreError> {
-        let mut binds = Binds::default();
-        binds.word(task_id);
-        let read = |columns: &mut Columns<'_>| {
+        self.all(EDITS_OF, values![task_id], |columns| {
             Ok(EditRecord {
                 task_id: columns.next()?,
                 edited_from: columns.next()?,
@@ -140,20 +139,20 @@ impl TriageStore for SqliteStore {
                 reason: columns.next()?,
                 patch: columns.next()?,
             })
-        };
-        self.rows(EDITS_OF, binds).await?.iter().map(|row| self.read(row, read)).collect()
+        })
+        .await
     }
 
     async fn letter_histories(&self, ids: &[String]) -> Result<Vec<LetterHistory>, StoreError> {
-        let mut binds = Binds::default();
-        binds.add(serde_json::json!(ids).to_string());
+        let mut arguments = values![];
+        arguments.list(ids);
+        let found = self.all(HISTORIES, arguments, |columns| {
+            let index: i64 = columns.next()?;
+            let (attempts, first_failed_at, last_failed_at) = (columns.next()?, columns.next()?, columns.next()?);
+            Ok((index, LetterHistory { attempts, first_failed_at, last_failed_at }))
+        });
         let mut histories = vec![LetterHistory::default(); ids.len()];
-        for row in &self.rows(HISTORIES, binds).await? {
-            let (index, history) = self.read(row, |columns| {
-                let index: i64 = columns.next()?;
-                let (attempts, first_failed_at, last_failed_at) = (columns.next()?, columns.next()?, columns.next()?);
-                Ok((index, LetterHistory { attempts, first_failed_at, last_failed_at }))
-            })?;
+        for (index, history) in found.await? {
             if let Some(place) = usize::try_from(index).ok().and_then(|index| histories.get_mut(index)) {
                 *place = history;
             }

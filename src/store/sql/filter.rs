@@ -1,18 +1,15 @@
 //! Lists and counts over a [`Filter`].
 //!
-//! All of a filter is SQL with bound arguments, except topic patterns with wildcards, which SQLite cannot match: those are
+//! All of a filter is SQL with bound arguments, except topic patterns with wildcards, which databases cannot match: those are
 //! checked here while paging. Which index is walked is decided here and said with INDEXED BY, because succeeded tasks are
 //! nearly all rows and the planner does not know it: a filter that leaves them out walks the others only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sqlx::sqlite::SqliteRow;
-use sqlx::{QueryBuilder, Row, Sqlite};
-
-use super::SqliteStore;
 use super::columns::{Columns, spec, state};
-use super::fault::Fault;
-use super::read::limit;
+use super::engine::{Ask, Engine, limit};
+use super::question::Question;
+use super::value::Values;
 use crate::store::{Comparison, Filter, Page, StoreError, bad_cursor};
 use crate::task::{Status, Task};
 
@@ -68,11 +65,10 @@ fn is_about_failures(filter: &Filter) -> bool {
 
 impl Walk {
     /// The index, and the condition that lets SQLite use it. Statuses are the program's own words, never input.
-    fn push(self, query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
+    fn push(self, query: &mut Question, filter: &Filter) {
         match self {
             Walk::Ids => {
-                query.push(" INDEXED BY tasks_id WHERE id IN (SELECT value FROM json_each(");
-                query.push_bind(serde_json::json!(filter.ids).to_string()).push("))");
+                query.push(" INDEXED BY tasks_id WHERE id IN ({each:?})").give_list(&filter.ids);
             }
             Walk::Status(Status::Succeeded) => {
                 query.push(" NOT INDEXED WHERE status = 'succeeded'");
@@ -94,15 +90,14 @@ impl Walk {
 }
 
 /// Adds `AND column IN (…)` unless nothing is asked for.
-fn one_of<T: serde::Serialize>(query: &mut QueryBuilder<Sqlite>, column: &str, wanted: &[T]) {
+fn one_of<T: serde::Serialize>(query: &mut Question, column: &str, wanted: &[T]) {
     if !wanted.is_empty() {
-        query.push(" AND ").push(column).push(" IN (SELECT value FROM json_each(");
-        query.push_bind(serde_json::json!(wanted).to_string()).push("))");
+        query.push(" AND ").push(column).push(" IN ({each:?})").give_list(wanted);
     }
 }
 
 /// Adds everything that SQL can check, besides what the walk says.
-fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter, walk: Walk) {
+fn push_conditions(query: &mut Question, filter: &Filter, walk: Walk) {
     if walk == Walk::Ids {
         one_of(query, "status", &filter.statuses);
     }
@@ -113,20 +108,21 @@ fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter, walk: Walk
         }
     }
     for (name, value) in &filter.labels {
-        query.push(" AND EXISTS (SELECT 1 FROM json_each(labels) AS label WHERE label.key = ");
-        query.push_bind(name.clone()).push(" AND label.value = ").push_bind(value.clone()).push(")");
+        query.push(" AND {label:labels,?} = ").give(name.as_str()).bind(value.as_str());
     }
     one_of(query, "dead_reason", &filter.reasons);
     one_of(query, "failure_class", &filter.classes);
     one_of(query, "failure_code", &filter.codes);
-    one_of(query, "failure_http_status", &filter.http_statuses);
+    if !filter.http_statuses.is_empty() {
+        query.push(" AND failure_http_status IN ({numbers:?})").give_list(&filter.http_statuses);
+    }
     one_of(query, "failure_fingerprint", &filter.fingerprints);
     one_of(query, "coalesce(queue, 'default')", &filter.queues);
     if let Some(since) = filter.since {
-        query.push(" AND coalesce(ended_at, created_at) >= ").push_bind(since);
+        query.push(" AND coalesce(ended_at, created_at) >= ").bind(since);
     }
     if let Some(until) = filter.until {
-        query.push(" AND coalesce(ended_at, created_at) < ").push_bind(until);
+        query.push(" AND coalesce(ended_at, created_at) < ").bind(until);
     }
     if let Some((comparison, number)) = filter.attempts {
         query
@@ -141,25 +137,24 @@ fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter, walk: Walk
                 Comparison::AtLeast => ">= ",
                 Comparison::More => "> ",
             })
-            .push_bind(number);
+            .bind(number);
     }
     if let Some(text) = &filter.text {
-        // SQLite's lower() knows ASCII only, as the filter promises.
-        query.push(" AND instr(lower(failure_message), lower(").push_bind(text.clone()).push(")) > 0");
+        query.push(" AND {contains:failure_message,?}").give(text.as_str());
     }
 }
 
 /// Adds every condition that a dead letter has to meet besides being dead. Types with wildcards have to be written out before.
-pub(super) fn push_letter_conditions(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
+pub(crate) fn push_letter_conditions(query: &mut Question, filter: &Filter) {
     one_of(query, "id", &filter.ids);
     push_conditions(query, filter, Walk::Everything);
 }
 
 /// Adds `FROM` and every condition for the ended tasks that are counted; see [`crate::store::tally`].
-pub(super) fn push_ended(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
+pub(crate) fn push_ended(query: &mut Question, filter: &Filter) {
     query.push(" FROM tasks INDEXED BY tasks_ended WHERE ended_at IS NOT NULL AND ended_at >= ");
-    query.push_bind(filter.since.unwrap_or(i64::MIN)).push(" AND ended_at < ");
-    query.push_bind(filter.until.unwrap_or(i64::MAX));
+    query.bind(filter.since.unwrap_or(i64::MIN)).push(" AND ended_at < ");
+    query.bind(filter.until.unwrap_or(i64::MAX));
     query.push(" AND (status = 'succeeded' OR status = 'dead' OR status = 'discarded') AND raw_length IS NULL");
     one_of(query, "status", &filter.statuses);
     one_of(query, "id", &filter.ids);
@@ -167,25 +162,25 @@ pub(super) fn push_ended(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
 }
 
 /// Whether types have to be matched here.
-pub(super) fn needs_matching(filter: &Filter) -> bool {
+pub(crate) fn needs_matching(filter: &Filter) -> bool {
     let has_wildcard = |pattern: &crate::policy::TopicPattern| pattern.as_str().contains(['*', '#']);
     filter.types.iter().any(has_wildcard) && !filter.types.iter().any(|pattern| pattern.is_any())
 }
 
-pub(super) fn matches_type(filter: &Filter, task_type: &str) -> bool {
+pub(crate) fn matches_type(filter: &Filter, task_type: &str) -> bool {
     filter.types.is_empty() || filter.types.iter().any(|pattern| pattern.matches(task_type))
 }
 
 /// A page, newest first. The cursor is the place of the last row shown, so rows that arrive meanwhile move nothing.
-pub(super) async fn list(
-    store: &SqliteStore,
+pub(crate) async fn list<E: Engine>(
+    store: &E,
     filter: &Filter,
     cursor: Option<&str>,
     most: usize,
 ) -> Result<Page<Task>, StoreError> {
     let mut before = match cursor {
         None => i64::MAX,
-        Some(text) => text.parse().map_err(|_| bad_cursor(&store.path.display().to_string(), text))?,
+        Some(text) => text.parse().map_err(|_| bad_cursor(&store.place(), text))?,
     };
     let wanted = most.saturating_add(1);
     let chunk = if needs_matching(filter) { wanted.max(CHUNK) } else { wanted };
@@ -197,12 +192,12 @@ pub(super) async fn list(
             rows.extend(page_of(store, filter, *walk, before, chunk).await?);
         }
         // Each walk is in order; together they have to be brought into it.
-        let seq = |row: &SqliteRow| row.try_get_unchecked::<i64, _>(0).unwrap_or(0);
+        let seq = |row: &E::Row| Columns::of(row).next::<i64>().unwrap_or(0);
         rows.sort_by_key(|row| std::cmp::Reverse(seq(row)));
         rows.truncate(chunk);
         let last = rows.len() < chunk;
         before = rows.last().map_or(before, seq);
-        let matching = store.readable(&rows).filter(|(_, task)| matches_type(filter, &task.spec.task_type));
+        let matching = store.readable(&rows).into_iter().filter(|(_, task)| matches_type(filter, &task.spec.task_type));
         found.extend(matching.take(wanted - found.len()));
         if last || found.len() == wanted {
             break;
@@ -215,44 +210,41 @@ pub(super) async fn list(
 }
 
 /// Adds the rows of a page of one walk, newest first, at most `chunk`, all with `seq` before `before`.
-async fn page_of(
-    store: &SqliteStore,
+async fn page_of<E: Engine>(
+    store: &E,
     filter: &Filter,
     walk: Walk,
     before: i64,
     chunk: usize,
-) -> Result<Vec<SqliteRow>, StoreError> {
-    let fetch = async |mut query: QueryBuilder<Sqlite>| {
-        query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))
-    };
-    let select = || QueryBuilder::new(concat!("SELECT seq, ", state!(), ", ", spec!(), " FROM tasks"));
+) -> Result<Vec<E::Row>, StoreError> {
+    let select = || Question::new(concat!("SELECT seq, ", state!(), ", ", spec!(), " FROM tasks"));
     let mut query = select();
     if walk != Walk::Status(Status::Dead) || only_statuses(filter) {
         walk.push(&mut query, filter);
-        query.push(" AND seq < ").push_bind(before);
+        query.push(" AND seq < ").bind(before);
         push_conditions(&mut query, filter, walk);
-        query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit(chunk));
-        return fetch(query).await;
+        query.push(" ORDER BY seq DESC LIMIT ").bind(limit(chunk));
+        return query.rows(store).await;
     }
     query.push(" WHERE seq IN (SELECT seq FROM tasks");
     walk.push(&mut query, filter);
-    query.push(" AND seq < ").push_bind(before).push(" ORDER BY seq DESC LIMIT ").push_bind(NEWEST).push(")");
+    query.push(" AND seq < ").bind(before).push(" ORDER BY seq DESC LIMIT ").bind(NEWEST).push(")");
     push_conditions(&mut query, filter, walk);
-    query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit(chunk));
-    let rows = fetch(query).await?;
+    query.push(" ORDER BY seq DESC LIMIT ").bind(limit(chunk));
+    let rows = query.rows(store).await?;
     if rows.len() >= chunk {
         return Ok(rows);
     }
     let mut query = select();
     query.push(" WHERE seq IN (SELECT seq FROM tasks INDEXED BY tasks_letters WHERE status = 'dead' AND seq < ");
-    query.push_bind(before);
+    query.bind(before);
     push_conditions(&mut query, filter, walk);
-    query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit(chunk)).push(") ORDER BY seq DESC");
-    fetch(query).await
+    query.push(" ORDER BY seq DESC LIMIT ").bind(limit(chunk)).push(") ORDER BY seq DESC");
+    query.rows(store).await
 }
 
 /// How many tasks match, by status; a status that none has is left out.
-pub(super) async fn count(store: &SqliteStore, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError> {
+pub(crate) async fn count<E: Engine>(store: &E, filter: &Filter) -> Result<BTreeMap<Status, i64>, StoreError> {
     let mut counts = BTreeMap::new();
     // Without the succeeded ones each status is counted in an index of its own.
     let wants_succeeded = filter.statuses.is_empty() || filter.statuses.contains(&Status::Succeeded);
@@ -263,7 +255,7 @@ pub(super) async fn count(store: &SqliteStore, filter: &Filter) -> Result<BTreeM
     }
     for walk in walks(filter) {
         let by_type = needs_matching(filter);
-        let mut query = QueryBuilder::new(if by_type {
+        let mut query = Question::new(if by_type {
             "SELECT status, count(*), type FROM tasks"
         } else {
             "SELECT status, count(*), '' FROM tasks"
@@ -277,8 +269,8 @@ pub(super) async fn count(store: &SqliteStore, filter: &Filter) -> Result<BTreeM
         }
         push_conditions(&mut query, filter, walk);
         query.push(if by_type { " GROUP BY status, type" } else { " GROUP BY status" });
-        for row in query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))? {
-            let mut columns = Columns::of(&row);
+        for row in &query.rows(store).await? {
+            let mut columns = Columns::of(row);
             let (Ok(status), Ok(number)) = (columns.word(Status::parse), columns.next::<i64>()) else { continue };
             // A type that is no text belongs to a row that is about to be set aside.
             if !by_type || columns.next::<&str>().is_ok_and(|task_type| matches_type(filter, task_type)) {
@@ -291,20 +283,16 @@ pub(super) async fn count(store: &SqliteStore, filter: &Filter) -> Result<BTreeM
 
 /// Counting every row by its status would read the whole table. Succeeded is what is left of all rows, counted in the
 /// narrowest index, when the others are taken off, which have indexes of their own.
-async fn count_all(store: &SqliteStore) -> Result<BTreeMap<Status, i64>, StoreError> {
+async fn count_all<E: Engine>(store: &E) -> Result<BTreeMap<Status, i64>, StoreError> {
     let sql = "SELECT 'running', count(*) FROM tasks INDEXED BY tasks_lease WHERE status = 'running' \
                UNION ALL SELECT status, count(*) FROM tasks INDEXED BY tasks_status WHERE status = 'pending' \
                OR status = 'retry_waiting' OR status = 'dead' OR status = 'discarded' OR status = 'cancelled' \
                GROUP BY status UNION ALL SELECT 'all', count(*) FROM tasks";
     let mut counts = BTreeMap::new();
     let mut rest = 0;
-    for row in sqlx::query(sql).fetch_all(&store.readers).await.map_err(|error| store.fault(error))? {
-        let mut columns = Columns::of(&row);
-        let mut read = || -> Result<(Option<Status>, i64), String> {
-            let word: &str = columns.next()?;
-            Ok((Status::parse(word), columns.next()?))
-        };
-        match read().map_err(|reason| store.fault(Fault::Unusable(reason)))? {
+    let read = |columns: &mut Columns<'_, E::Row>| Ok((Status::parse(columns.next::<&str>()?), columns.next::<i64>()?));
+    for found in store.all(sql, Values::default(), read).await? {
+        match found {
             (Some(status), number) => {
                 rest -= number;
                 counts.insert(status, number);

@@ -5,15 +5,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use rusqlite::params;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection};
 
-use super::SqliteStore;
-use super::columns::{Binds, Columns, plain};
+use super::columns::Columns;
+use super::dialect::Dialect;
+use super::engine::{Ask, Engine};
 use super::fault::Fault;
 use super::filter;
+use super::question::Question;
+use super::value::{plain, values};
 use crate::policy::TopicPattern;
 use crate::store::triage::HOUR_MS;
 use crate::store::{
@@ -74,20 +75,19 @@ struct Gathered {
 }
 
 /// The label's value, as an expression; NULL where no label is asked for.
-fn push_label(query: &mut QueryBuilder<Sqlite>, by: &LetterGroupBy) {
+fn push_label(query: &mut Question, by: &LetterGroupBy) {
     match by {
         LetterGroupBy::Label(name) => {
-            query.push("(SELECT CAST(label.value AS TEXT) FROM json_each(labels) AS label WHERE label.key = ");
-            query.push_bind(name.clone()).push(" LIMIT 1)");
+            query.push("{label:labels,?}").give(name.as_str());
         }
         _ => {
-            query.push("NULL");
+            query.push("CAST(NULL AS TEXT)");
         }
     }
 }
 
 /// Adds `FROM` and the conditions of `filter` over the index of dead letters.
-pub(super) fn push_letters(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
+pub(super) fn push_letters(query: &mut Question, filter: &Filter) {
     // Ids lead to their rows at once; the index of letters does not hold them.
     let index = if filter.ids.is_empty() { "tasks_letters" } else { "tasks_id" };
     query.push(" FROM tasks INDEXED BY ").push(index).push(" WHERE status = 'dead'");
@@ -95,7 +95,7 @@ pub(super) fn push_letters(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
 }
 
 /// The filter with the types written out that its patterns mean among dead letters; `None` when it can match no dead letter.
-pub(super) async fn concrete(conn: &mut SqliteConnection, filter: &Filter) -> Result<Option<Filter>, Fault> {
+pub(super) async fn concrete<E: Engine>(store: &E, filter: &Filter) -> Result<Option<Filter>, StoreError> {
     if !filter.statuses.is_empty() && !filter.statuses.contains(&crate::task::Status::Dead) {
         return Ok(None);
     }
@@ -103,24 +103,20 @@ pub(super) async fn concrete(conn: &mut SqliteConnection, filter: &Filter) -> Re
         return Ok(Some(filter.clone()));
     }
     let sql = "SELECT DISTINCT type FROM tasks INDEXED BY tasks_letters WHERE status = 'dead'";
-    let types: Vec<String> = sqlx::query_scalar(sql).fetch_all(conn).await?;
+    let types = store.all(sql, values![], |columns| columns.next::<String>()).await?;
     let matching = types.iter().filter(|task_type| filter::matches_type(filter, task_type));
     let types: Vec<TopicPattern> = matching.filter_map(|task_type| TopicPattern::new(task_type).ok()).collect();
     Ok((!types.is_empty()).then(|| Filter { types, ..filter.clone() }))
 }
 
-pub(super) async fn groups(
-    store: &SqliteStore,
+pub(super) async fn groups<E: Engine>(
+    store: &E,
     by: &LetterGroupBy,
     filter: &Filter,
     limit: usize,
 ) -> Result<Vec<LetterGroup>, StoreError> {
-    let now = store.clock.now();
-    let filter = {
-        let mut conn = store.readers.acquire().await.map_err(|error| store.fault(error))?;
-        concrete(&mut conn, filter).await.map_err(|fault| store.fault(fault))?
-    };
-    let Some(filter) = filter else { return Ok(Vec::new()) };
+    let now = store.clock().now();
+    let Some(filter) = concrete(store, filter).await? else { return Ok(Vec::new()) };
     let first_hour = now.div_euclid(HOUR_MS) - hours() + 1;
     let mut groups: HashMap<Option<String>, Gathered> = HashMap::new();
     for Counted(kind, hour, count, first, last, appointed) in counts(store, by, &filter, first_hour).await? {
@@ -169,26 +165,39 @@ fn hours() -> i64 {
 /// The letters of each kind by hour of death, all those before `first_hour` as one. The inner counts come out in the order of the index;
 /// putting the old hours together is work on those few lines only. They come as one JSON text: thousands of rows of their own would
 /// each cost a change of thread, which is more than the counting.
-async fn counts(
-    store: &SqliteStore,
+async fn counts<E: Engine>(
+    store: &E,
     by: &LetterGroupBy,
     filter: &Filter,
     first_hour: i64,
 ) -> Result<Vec<Counted>, StoreError> {
-    let mut query = QueryBuilder::new("SELECT json_group_array(json_array(json_array(");
-    query.push(KIND).push(", label), hour_or_before, letters, first, last, appointed)) FROM (SELECT ");
-    query.push(KIND).push(", label, max(hour, ").push_bind(first_hour - 1);
-    query.push(") AS hour_or_before, sum(letters) AS letters, min(first) AS first, max(last) AS last, min(appointed) AS appointed FROM (");
+    let (list, array) = match store.dialect() {
+        Dialect::Sqlite => ("json_group_array", "json_array"),
+        #[cfg(feature = "postgres")]
+        Dialect::Postgres => ("json_agg", "json_build_array"),
+    };
+    let mut query = Question::new("SELECT CAST(");
+    query.push(format!(
+        "{list}({array}({array}({KIND}, label), hour_or_before, letters, first, last, appointed)) AS TEXT) "
+    ));
+    query.push("FROM (SELECT ").push(KIND).push(", label, CASE WHEN hour > ").bind(first_hour - 1);
+    query.push(" THEN hour ELSE ").bind(first_hour - 1);
+    query.push(
+        " END AS hour_or_before, CAST(sum(letters) AS BIGINT) AS letters, min(first) AS first, max(last) AS last, \
+         min(appointed) AS appointed FROM (",
+    );
     push_hourly(&mut query, by, filter);
-    query.push(") GROUP BY ").push(KIND).push(", label, hour_or_before)");
-    let row = query.build().fetch_one(&store.readers).await.map_err(|error| store.fault(error))?;
-    let text: &str = row.try_get_unchecked(0).map_err(|error| store.fault(error))?;
-    serde_json::from_str(text)
+    query.push(") AS hourly GROUP BY ").push(KIND).push(", label, hour_or_before) AS counted");
+    let rows = query.rows(store).await?;
+    let text = rows.first().map(|row| store.read(row, |columns| columns.next::<Option<String>>())).transpose()?;
+    // PostgreSQL's list of nothing is NULL.
+    let text = text.flatten().unwrap_or_else(|| "[]".to_owned());
+    serde_json::from_str(&text)
         .map_err(|error| store.fault(Fault::Unusable(format!("groups cannot be counted: {error}"))))
 }
 
 /// The letters of each kind by hour of death.
-fn push_hourly(query: &mut QueryBuilder<Sqlite>, by: &LetterGroupBy, filter: &Filter) {
+fn push_hourly(query: &mut Question, by: &LetterGroupBy, filter: &Filter) {
     query.push("SELECT ").push(KIND).push(", ");
     push_label(query, by);
     query.push(
@@ -203,8 +212,8 @@ fn push_hourly(query: &mut QueryBuilder<Sqlite>, by: &LetterGroupBy, filter: &Fi
 }
 
 /// The newest letters of a group are among those of the kinds with the newest letters, as many kinds as samples.
-async fn add_samples(
-    store: &SqliteStore,
+async fn add_samples<E: Engine>(
+    store: &E,
     by: &LetterGroupBy,
     filter: &Filter,
     groups: &mut [Gathered],
@@ -215,23 +224,46 @@ async fn add_samples(
         kinds.sort_by_key(|(_, last)| std::cmp::Reverse(**last));
         wanted.extend(kinds.into_iter().take(GROUP_SAMPLES).map(|(kind, _)| format!("[{index},{kind}]")));
     }
-    let mut query = QueryBuilder::new(
-        "SELECT wanted.value ->> 0, task.id, task.type, coalesce(task.ended_at, 0), task.failure_class, task.failure_code, \
-         task.failure_http_status, task.failure_message FROM json_each(",
+    let mut query = Question::new(
+        "SELECT wanted.place, task.id, task.type, coalesce(task.ended_at, 0), task.failure_class, task.failure_code, \
+         task.failure_http_status, task.failure_message FROM ",
     );
-    query.push_bind(format!("[{}]", wanted.join(",")));
-    query.push(") AS wanted CROSS JOIN tasks AS task ON task.seq IN (SELECT seq");
+    let list = format!("[{}]", wanted.join(","));
+    match store.dialect() {
+        Dialect::Sqlite => {
+            query.push("(SELECT value ->> 0 AS place, value -> 1 AS kind FROM json_each(").bind(list);
+            query.push(")) AS wanted CROSS JOIN tasks AS task ON task.seq IN (SELECT seq");
+        }
+        #[cfg(feature = "postgres")]
+        Dialect::Postgres => {
+            query.push(
+                "(SELECT CAST(value ->> 0 AS BIGINT) AS place, value -> 1 AS kind FROM json_array_elements(CAST(",
+            );
+            query.bind(list).push(" AS JSON)) AS each(value)) AS wanted CROSS JOIN LATERAL (SELECT *");
+        }
+    }
     push_letters(&mut query, filter);
     for (place, column) in KIND.split(", ").enumerate() {
-        query.push(" AND ").push(column).push(format!(" IS wanted.value ->> '$[1][{place}]'"));
+        query.push(" AND ").push(column).push(" IS NOT DISTINCT FROM ");
+        // The only number among them; SQLite's has its kind by itself, and a cast would cost it the index.
+        match (store.dialect(), column) {
+            #[cfg(feature = "postgres")]
+            (Dialect::Postgres, "failure_http_status") => {
+                query.push(format!("CAST(wanted.kind ->> {place} AS BIGINT)"))
+            }
+            _ => query.push(format!("wanted.kind ->> {place}")),
+        };
     }
     if matches!(by, LetterGroupBy::Label(_)) {
         query.push(" AND ");
         push_label(&mut query, by);
-        query.push(" IS wanted.value ->> '$[1][6]'");
+        query.push(" IS NOT DISTINCT FROM wanted.kind ->> 6");
     }
-    query.push(" ORDER BY ended_at / 3600000 DESC, ended_at DESC LIMIT ").push(GROUP_SAMPLES).push(")");
-    for row in &query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))? {
+    query.push(" ORDER BY ended_at / 3600000 DESC, ended_at DESC LIMIT ").push(GROUP_SAMPLES.to_string()).push(")");
+    if store.dialect() != Dialect::Sqlite {
+        query.push(" AS task");
+    }
+    for row in &query.rows(store).await? {
         let (index, sample) = store.read(row, |columns| {
             let index: i64 = columns.next()?;
             let sample = LetterSample {
@@ -257,11 +289,9 @@ async fn add_samples(
     Ok(())
 }
 
-pub(super) async fn notes(store: &SqliteStore, by: &LetterGroupBy) -> Result<Vec<GroupNote>, StoreError> {
+pub(super) async fn notes<E: Engine>(store: &E, by: &LetterGroupBy) -> Result<Vec<GroupNote>, StoreError> {
     let sql = "SELECT key, owner, note, noted_by, noted_at FROM group_notes WHERE grouped_by = ? ORDER BY key";
-    let mut binds = Binds::default();
-    binds.add(by.to_string());
-    let read = |columns: &mut Columns<'_>| {
+    let read = |columns: &mut Columns<'_, E::Row>| {
         Ok(GroupNote {
             key: columns.next()?,
             owner: columns.next()?,
@@ -270,39 +300,40 @@ pub(super) async fn notes(store: &SqliteStore, by: &LetterGroupBy) -> Result<Vec
             noted_at: columns.next()?,
         })
     };
-    store.rows(sql, binds).await?.iter().map(|row| store.read(row, read)).collect()
+    store.all(sql, values![by.to_string()], read).await
 }
 
-pub(super) async fn note(store: &SqliteStore, by: String, note: GroupNote) -> Result<(), StoreError> {
-    store
-        .write(move |conn, _, now| {
+pub(super) async fn note<E: Engine>(store: &E, by: String, note: GroupNote) -> Result<(), StoreError> {
+    let work = store.write(move |tx, now| {
+        Box::pin(async move {
             if note.owner.is_none() && note.note.is_none() {
-                conn.execute("DELETE FROM group_notes WHERE grouped_by = ? AND key = ?", params![by, note.key])?;
-                return Ok(());
+                let sql = "DELETE FROM group_notes WHERE grouped_by = ? AND key = ?";
+                return tx.run(sql, values![by, note.key]).await;
             }
-            let sql = "INSERT OR REPLACE INTO group_notes (grouped_by, key, owner, note, noted_by, noted_at) \
-                       VALUES (?, ?, ?, ?, ?, ?)";
-            conn.execute(sql, params![by, note.key, plain(note.owner), plain(note.note), plain(note.noted_by), now])?;
-            Ok(())
+            let sql = "INSERT INTO group_notes (grouped_by, key, owner, note, noted_by, noted_at) VALUES (?, ?, ?, ?, ?, ?) \
+                       ON CONFLICT (grouped_by, key) DO UPDATE SET owner = excluded.owner, note = excluded.note, \
+                       noted_by = excluded.noted_by, noted_at = excluded.noted_at";
+            tx.run(sql, values![by, note.key, plain(note.owner), plain(note.note), plain(note.noted_by), now]).await
         })
-        .await
+    });
+    work.await.map(drop)
 }
 
 /// How many letters of each way to be skipped a filter matches.
 pub(super) type ByReason = BTreeMap<DeadReason, i64>;
 
-pub(super) async fn by_reason(
-    store: &SqliteStore,
+pub(super) async fn by_reason<E: Engine>(
+    store: &E,
     filter: &Filter,
     limit: Option<usize>,
 ) -> Result<ByReason, StoreError> {
-    let mut query = QueryBuilder::new("SELECT dead_reason, count(*) FROM (SELECT dead_reason, seq");
+    let mut query = Question::new("SELECT dead_reason, count(*) FROM (SELECT dead_reason, seq");
     push_letters(&mut query, filter);
     if let Some(limit) = limit {
-        query.push(" ORDER BY seq DESC LIMIT ").push_bind(super::read::limit(limit));
+        query.push(" ORDER BY seq DESC LIMIT ").bind(super::engine::limit(limit));
     }
-    query.push(") GROUP BY dead_reason");
-    let rows = query.build().fetch_all(&store.readers).await.map_err(|error| store.fault(error))?;
+    query.push(") AS letters GROUP BY dead_reason");
+    let rows = query.rows(store).await?;
     let mut reasons = BTreeMap::new();
     for row in &rows {
         let (word, count): (String, i64) = store.read(row, |columns| Ok((columns.next()?, columns.next()?)))?;
@@ -313,11 +344,23 @@ pub(super) async fn by_reason(
     Ok(reasons)
 }
 
-/// The places (`seq`) of the letters that match, newest first, as one JSON array: at one moment, and without a row for each.
-pub(super) async fn places(store: &SqliteStore, filter: &Filter, limit: Option<usize>) -> Result<String, StoreError> {
-    let mut query = QueryBuilder::new("SELECT json_group_array(seq) FROM (SELECT seq");
+/// The places (`seq`) of the letters that match, newest first, taken at one moment and, as they may be many, in one row.
+pub(super) async fn places<E: Engine>(
+    store: &E,
+    filter: &Filter,
+    limit: Option<usize>,
+) -> Result<Vec<i64>, StoreError> {
+    let list = match store.dialect() {
+        Dialect::Sqlite => "json_group_array(seq)",
+        #[cfg(feature = "postgres")]
+        Dialect::Postgres => "json_agg(seq)",
+    };
+    let mut query = Question::new("SELECT CAST(");
+    query.push(list).push(" AS TEXT) FROM (SELECT seq");
     push_letters(&mut query, filter);
-    query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit.map_or(-1, super::read::limit)).push(")");
-    let row = query.build().fetch_one(&store.readers).await.map_err(|error| store.fault(error))?;
-    Ok(row.try_get_unchecked::<String, _>(0).unwrap_or_default())
+    query.push(" ORDER BY seq DESC LIMIT ").bind(limit.map_or(i64::MAX, super::engine::limit)).push(") AS letters");
+    let rows = query.rows(store).await?;
+    let text = rows.first().map(|row| store.read(row, |columns| columns.next::<Option<String>>())).transpose()?;
+    serde_json::from_str(&text.flatten().unwrap_or_else(|| "[]".to_owned()))
+        .map_err(|error| store.fault(Fault::Unusable(error.to_string())))
 }
