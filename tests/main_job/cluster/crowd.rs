@@ -23,7 +23,7 @@ async fn a_killed_worker_and_a_killed_leader_lose_no_task_and_run_no_stamp_twice
         // One in five fails once.
         let party = ThirdParty::start(|arrival| {
             let number: usize = arrival.task.rsplit_once('-').map_or(0, |(_, n)| n.parse().expect("a number"));
-            let fails = arrival.retry_count == 0 && number % 5 == 0;
+            let fails = arrival.retry_count == 0 && number.is_multiple_of(5);
             let reply = if fails { Reply::refusal() } else { Reply::good() };
             reply.after(Duration::from_millis(20))
         })
