@@ -3,12 +3,16 @@
 //! Losing any message, or the whole broker, delays tasks and loses none; see the design's one idea. One conformance suite
 //! (`tests/broker_conformance`) holds every broker to the same behaviour.
 
+mod about;
+mod definitions;
 mod embedded;
 mod message;
 mod notice;
 mod rabbitmq;
 mod topology;
 
+pub use about::About;
+pub use definitions::{Rights, definitions};
 pub use embedded::EmbeddedBroker;
 pub use message::{
     ARRIVES_AT_HEADER, CopyHistory, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, PRIORITY_HEADER, Parsed,
@@ -16,7 +20,7 @@ pub use message::{
     wake_up,
 };
 pub use notice::{REPLY_TYPE, notice_message};
-pub use rabbitmq::{RabbitBroker, Tls};
+pub use rabbitmq::{Management, RabbitBroker, Tls};
 pub use topology::{Argument, Binding, ExchangeSpec, QueueRole, QueueSpec, Topology};
 
 use std::collections::BTreeMap;
@@ -360,11 +364,11 @@ pub trait Broker: Send + Sync + 'static {
     /// When the broker cannot be asked.
     async fn dead_pass(&self, queue: &str) -> Result<Box<dyn DeadPass>, BrokerError>;
 
-    /// Product and version, as the broker tells them.
+    /// What the broker tells of itself.
     ///
     /// # Errors
     /// When the broker cannot be asked.
-    async fn version(&self) -> Result<String, BrokerError>;
+    async fn about(&self) -> Result<About, BrokerError>;
 
     /// Closes everything, bounded. Deliveries that were not answered come again, to somebody else.
     async fn close(&self);

@@ -29,6 +29,24 @@ pub enum Argument {
     Number(i64),
 }
 
+impl Argument {
+    /// The number, if it is one.
+    pub fn as_number(&self) -> Option<i64> {
+        match self {
+            Argument::Number(number) => Some(*number),
+            Argument::Text(_) => None,
+        }
+    }
+
+    /// The text, if it is one.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Argument::Text(text) => Some(text),
+            Argument::Number(_) => None,
+        }
+    }
+}
+
 /// A queue as it is declared: durable, quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSpec {

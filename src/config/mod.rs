@@ -91,6 +91,8 @@ pub struct BrokerConfig {
     pub heartbeat: Duration,
     /// Files for `amqps://`.
     pub tls: Tls,
+    /// RabbitMQ's management API, tried in turn; may hold passwords. Empty: beside the nodes.
+    pub management_urls: Vec<String>,
 }
 
 impl BrokerConfig {
@@ -282,6 +284,7 @@ impl Default for Config {
                 confirm_timeout: Duration::from_secs(10),
                 heartbeat: Duration::from_secs(10),
                 tls: Tls::default(),
+                management_urls: Vec::new(),
             },
             store: StoreConfig { url: StoreConfig::DEFAULT_URL.into() },
             worker: WorkerConfig {

@@ -178,7 +178,7 @@ impl Scalar for Topics {
 }
 
 /// Settings that may hold a password and so may be given in a file of their own (`REDELIVER_BROKER_URL_FILE`).
-const SECRET_KEYS: [&str; 2] = ["broker.url", "store.url"];
+const SECRET_KEYS: [&str; 3] = ["broker.url", "broker.management_url", "store.url"];
 
 /// Puts flag, environment, file and default on top of each other.
 pub(super) struct Layers<'r, 'p, 'a> {

@@ -4,6 +4,8 @@
 //! by nothing of ours. A collector that is away costs spans and nothing else. A program that has a tracer provider of its own and uses
 //! the library gets the spans there.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use opentelemetry::global::{self, BoxedSpan};
 use opentelemetry::trace::{
@@ -21,6 +23,11 @@ use crate::task::{Outcome, Task, TraceContext};
 const NAME: &str = "redeliver";
 /// Without one of these nobody wants spans.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+
+/// A collector's answer says how many spans it refused; what is longer than this is none.
+const LONGEST_ANSWER: usize = 64 * 1024;
+/// How long one export may take: the default that OpenTelemetry names.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One attempt.
 #[derive(Debug)]
@@ -99,7 +106,9 @@ impl Exporting {
         {
             return Ok(None);
         }
-        let client = Client { client: reqwest::Client::new(), runtime: tokio::runtime::Handle::current() };
+        let client = reqwest::Client::builder().timeout(EXPORT_TIMEOUT).build();
+        let client = client.map_err(|error| format!("no HTTP client for spans: {error}"))?;
+        let client = Client { client, runtime: tokio::runtime::Handle::current() };
         let exporter = SpanExporter::builder().with_http().with_http_client(client).build();
         let exporter = exporter.map_err(|error| format!("OTEL_EXPORTER_OTLP_ENDPOINT: {error}"))?;
         let named = given("OTEL_SERVICE_NAME")
@@ -136,7 +145,14 @@ impl HttpClient for Client {
         let sent = self.runtime.spawn(async move {
             let mut answer = client.execute(request.try_into()?).await?;
             let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
-            let mut response = Response::builder().status(status).body(answer.bytes().await?)?;
+            let mut body = Vec::new();
+            while let Some(chunk) = answer.chunk().await? {
+                body.extend_from_slice(&chunk[..chunk.len().min(LONGEST_ANSWER - body.len())]);
+                if body.len() == LONGEST_ANSWER {
+                    break;
+                }
+            }
+            let mut response = Response::builder().status(status).body(Bytes::from(body))?;
             *response.headers_mut() = headers;
             Ok::<_, HttpError>(response)
         });

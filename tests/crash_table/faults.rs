@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use redeliver::broker::{
-    Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadPass, Delivery, Difference, Message, Published, QueueDepth,
-    SessionWatch, Topology, WAKE_UP_TYPE,
+    About, Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadPass, Delivery, Difference, Message, Published,
+    QueueDepth, SessionWatch, Topology, WAKE_UP_TYPE,
 };
 use redeliver::gate::{Chance, GateState, HeldGate};
 use redeliver::store::access::{
@@ -569,8 +569,8 @@ impl Broker for DyingBroker {
         self.inner.dead_pass(queue).await
     }
 
-    async fn version(&self) -> Result<String, BrokerError> {
-        self.inner.version().await
+    async fn about(&self) -> Result<About, BrokerError> {
+        self.inner.about().await
     }
 
     async fn close(&self) {

@@ -6,8 +6,11 @@
 
 mod bad_input;
 mod clock;
+mod cluster;
 mod commands;
 mod crowd;
+mod definitions;
+mod doctor;
 mod fallbacks;
 mod forged;
 mod gates;

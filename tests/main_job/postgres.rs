@@ -57,7 +57,7 @@ async fn postgresql_stopped_for_a_while_loses_no_task_calls_no_worker_lost_and_i
             reply.after(Duration::from_millis(100))
         })
         .await;
-        let rig = Rig::on(&vhost, &server.url, &settings(&party, "2s")).await;
+        let rig = Rig::at(&vhost, &vhost.url(), Some(&server.url), &settings(&party, "2s")).await;
         let rows = pool(&server.url);
         let mut workers: Vec<WorkerProcess> = (0..2).map(|_| rig.worker()).collect();
         rig.publish_many("outage", n).await;
@@ -96,7 +96,7 @@ async fn three_workers_on_one_postgresql_end_every_task_and_run_no_stamp_twice_t
             reply.after(Duration::from_millis(20))
         })
         .await;
-        let rig = Rig::on(&vhost, &schema.url(), &settings(&party, "1s")).await;
+        let rig = Rig::at(&vhost, &vhost.url(), Some(&schema.url()), &settings(&party, "1s")).await;
         let rows = pool(&schema.url());
         let began = Instant::now();
         let mut workers: Vec<WorkerProcess> = (0..3).map(|_| rig.worker()).collect();

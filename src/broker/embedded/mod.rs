@@ -19,9 +19,9 @@ use tokio::sync::mpsc;
 
 use self::hub::{Consumer, Hub, Stored};
 use super::{
-    ARRIVES_AT_HEADER, Broker, BrokerError, Consumption, CopyContent, DEAD_LETTER_TYPE, DeadCopy, DeadPass, Delivery,
-    Difference, HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec, SessionWatch,
-    Source, TRACEPARENT_HEADER, TRACESTATE_HEADER, Target, Topology, copy_of,
+    ARRIVES_AT_HEADER, About, Broker, BrokerError, Consumption, CopyContent, DEAD_LETTER_TYPE, DeadCopy, DeadPass,
+    Delivery, Difference, HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec,
+    SessionWatch, Source, TRACEPARENT_HEADER, TRACESTATE_HEADER, Target, Topology, copy_of,
 };
 use crate::task::{Lane, LaneKey, Spot, TraceContext};
 
@@ -275,8 +275,8 @@ impl Broker for EmbeddedBroker {
         Ok(Box::new(EmbeddedDeadPass { hub: self.hub.clone(), name, taken: Vec::new() }))
     }
 
-    async fn version(&self) -> Result<String, BrokerError> {
-        Ok(format!("embedded {}", env!("CARGO_PKG_VERSION")))
+    async fn about(&self) -> Result<About, BrokerError> {
+        Ok(About { product: "embedded".into(), version: env!("CARGO_PKG_VERSION").into(), frame_max: None })
     }
 
     async fn close(&self) {

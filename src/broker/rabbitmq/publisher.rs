@@ -6,6 +6,7 @@
 //! the returned message, never from the confirm that carried it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
 use super::keeper::Keeper;
+use super::nodes::Nodes;
 use super::session::Life;
 use super::topology::is_not_found;
 use super::wire::{self, Outgoing};
@@ -28,6 +30,8 @@ use crate::broker::{Message, Published, Target};
 const WINDOW: usize = 1024;
 /// Batches under way at once.
 const CHANNELS: usize = 32;
+/// So many batches in a row without one answer in their whole time: the broker works elsewhere, if at all.
+const SILENT_BATCHES: u32 = 2;
 /// How long an abandoned channel may take to close.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -41,6 +45,9 @@ pub(super) struct Publisher {
     keeper: Option<Arc<Keeper>>,
     slots: Semaphore,
     idle: Mutex<Vec<Channel>>,
+    nodes: Arc<Nodes>,
+    /// Batches without any answer since the last answer.
+    silent: AtomicU32,
 }
 
 /// What became of one message, before returns are looked at.
@@ -57,6 +64,7 @@ impl Publisher {
         life: Arc<Life>,
         confirm_timeout: Duration,
         keeper: Option<Arc<Keeper>>,
+        nodes: Arc<Nodes>,
     ) -> Publisher {
         Publisher {
             connection,
@@ -66,6 +74,8 @@ impl Publisher {
             keeper,
             slots: Semaphore::new(CHANNELS),
             idle: Mutex::new(Vec::new()),
+            nodes,
+            silent: AtomicU32::new(0),
         }
     }
 
@@ -96,6 +106,7 @@ impl Publisher {
             Err(_) => return not_sent("no publishing channel could be opened in time"),
         };
         let (results, settled) = self.publish_on(&channel, messages, deadline).await;
+        self.listen(&results);
         if settled {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
         } else {
@@ -103,6 +114,23 @@ impl Publisher {
             tokio::spawn(abandon(channel));
         }
         results
+    }
+
+    /// A node that has lost its cluster's majority takes messages and never confirms one. Where there are other nodes the session
+    /// moves on; not for one queue that is down, while others answer, and not when all nodes were found like that.
+    fn listen(&self, results: &[Published]) {
+        let answered =
+            |result: &Published| matches!(result, Published::Confirmed | Published::Returned | Published::Nacked);
+        if results.iter().any(answered) {
+            self.silent.store(0, Ordering::Relaxed);
+            self.nodes.useful();
+        } else if results.iter().any(|result| matches!(result, Published::Unconfirmed { .. }))
+            && self.silent.fetch_add(1, Ordering::Relaxed) + 1 >= SILENT_BATCHES
+            && !self.blocked()
+            && self.nodes.has_others()
+        {
+            self.life.end_elsewhere("it confirms nothing; it may have lost its cluster's majority".into());
+        }
     }
 
     /// A channel in confirm mode on which nothing is under way.

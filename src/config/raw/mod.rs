@@ -75,6 +75,9 @@ pub struct RawBroker {
     pub cert_file: Option<Spanned<String>>,
     /// PEM file of its private key.
     pub key_file: Option<Spanned<String>>,
+    /// RabbitMQ's management API, for `redeliver doctor`: an `http://` or `https://` URL or a list of them; the broker's user holds
+    /// where it names none. Default: the hosts of `url`, port 15672, or 15671 with `amqps://`.
+    pub management_url: Option<Spanned<Urls>>,
 }
 
 /// `[store]`
