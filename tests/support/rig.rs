@@ -77,7 +77,7 @@ impl Rig {
     pub async fn replace_store(&mut self, replace: impl AsyncFnOnce(&Path)) {
         self.pool.close().await;
         replace(self.folder()).await;
-        self.pool = open(self.folder()).await;
+        self.pool = open(self.folder());
     }
 
     /// Where everything of it lies.
@@ -269,9 +269,10 @@ impl Rig {
     }
 }
 
-async fn open(folder: &Path) -> SqlitePool {
+/// Connects when it is first asked, so that a rig on another store makes no file.
+fn open(folder: &Path) -> SqlitePool {
     let file = SqliteConnectOptions::new().filename(folder.join("store.db")).busy_timeout(Duration::from_secs(60));
-    SqlitePoolOptions::new().max_connections(2).connect_with(file).await.expect("the store opens")
+    SqlitePoolOptions::new().max_connections(2).connect_lazy_with(file)
 }
 
 async fn connect(url: &str) -> Connection {
