@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::broker::{Broker, Published, submission, wake_up};
+use crate::broker::{Broker, Published, submission, trace_headers, wake_up};
 use crate::store::{Store, StoreError, Urgency};
 use crate::task::{
     Answer, Command, DeadReason, Envelope, Origin, ReadSubmission, Status, SubmissionError, read_submission,
@@ -125,7 +125,11 @@ impl Producer {
     async fn send(&self, ready: &[(usize, Envelope, Vec<u8>)]) -> Vec<Result<Accepted, ProduceError>> {
         let messages = ready
             .iter()
-            .map(|(_, envelope, body)| submission(type_of(envelope), id_of(envelope), body.clone().into()))
+            .map(|(_, envelope, body)| {
+                let mut message = submission(type_of(envelope), id_of(envelope), body.clone().into());
+                message.headers.extend(envelope.trace.as_ref().into_iter().flat_map(trace_headers));
+                message
+            })
             .collect();
         let fates = self.broker.publish(messages).await;
         ready
@@ -153,7 +157,11 @@ impl Producer {
         let now = rows.store.now();
         let mut commands = Vec::with_capacity(ready.len());
         for (_, envelope, body) in ready {
-            let origin = Origin { routing_key: type_of(envelope).to_owned(), ..Origin::default() };
+            let origin = Origin {
+                routing_key: type_of(envelope).to_owned(),
+                trace: envelope.trace.clone(),
+                ..Origin::default()
+            };
             let queue_of = |task_type: &str| (rows.queue_of)(task_type);
             commands.push(
                 match read_submission(body, &origin, body.len(), now, queue_of, || id_of(envelope).to_owned()) {

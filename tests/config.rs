@@ -71,17 +71,17 @@ fn bad_files_are_refused_with_every_mistake_line_and_way_out() {
         ),
         // URLs.
         (
-            "broker.url = 'http://guest:geheim@localhost'\nstore.url = 'postgres://me:geheim@db/x'\n",
+            "broker.url = 'http://guest:geheim@localhost'\nstore.url = 'mysql://me:geheim@db/x'\n",
             &[
                 "redeliver.toml:1: [broker]: url: expected amqp://user:password@host:5672/vhost or amqps://…, found the scheme \"http\"",
-                "redeliver.toml:2: [store]: url: postgres:// is not supported by this version; expected sqlite://path/to/redeliver.db",
+                "redeliver.toml:2: [store]: url: expected sqlite://path/to/redeliver.db or postgres://user:password@host:5432/database, found the scheme \"mysql\"",
             ],
         ),
         (
             "broker.url = ['amqp://a', 'embedded']\nstore.url = 'sqlite://:memory:'\n",
             &[
                 "redeliver.toml:1: [broker]: url: \"embedded\" cannot stand in a list with others",
-                "redeliver.toml:2: [store]: url: expected sqlite://path/to/redeliver.db; a store in memory would lose every task at \
+                "redeliver.toml:2: [store]: url: expected sqlite://path/to/redeliver.db or postgres://user:password@host:5432/database; a store in memory would lose every task at \
                  exit",
             ],
         ),

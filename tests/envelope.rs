@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use redeliver::task::{
-    DeadReason, Envelope, MAX_DEPTH, NewTask, Origin, ReadSubmission, Refusal, canonical_payload_hash,
+    DeadReason, Envelope, MAX_DEPTH, NewTask, Origin, ReadSubmission, Refusal, TaskEvent, canonical_payload_hash,
     glance_at_priority, read_submission, refusal,
 };
 
@@ -16,7 +16,7 @@ const MAX_BODY: usize = 4096;
 const FRESH: &str = "0197-fresh";
 
 fn origin() -> Origin {
-    Origin { routing_key: "order.ship".into(), message_id: Some("m-1".into()), redelivered: false }
+    Origin { routing_key: "order.ship".into(), message_id: Some("m-1".into()), ..Origin::default() }
 }
 
 fn read_from(body: &[u8], origin: &Origin) -> ReadSubmission {
@@ -357,16 +357,19 @@ fn a_producer_is_told_before_it_publishes() {
     assert!(Envelope::new("a").payload_text("{").is_err());
 }
 
-/// `REDELIVER_BLESS=1 cargo test --test envelope` writes the file anew.
+/// `REDELIVER_BLESS=1 cargo test --test envelope` writes the files anew.
 #[test]
-fn the_shipped_schema_is_the_schema_of_the_type() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/contract/submission.schema.json");
-    let schema = serde_json::to_string_pretty(&schemars::schema_for!(Envelope)).unwrap() + "\n";
-    if std::env::var_os("REDELIVER_BLESS").is_some() {
-        std::fs::write(path, &schema).unwrap();
+fn the_shipped_schemas_are_those_of_the_types() {
+    let schemas = [("submission", schemars::schema_for!(Envelope)), ("event", schemars::schema_for!(TaskEvent))];
+    for (name, schema) in schemas {
+        let path = format!("{}/deploy/contract/{name}.schema.json", env!("CARGO_MANIFEST_DIR"));
+        let schema = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        if std::env::var_os("REDELIVER_BLESS").is_some() {
+            std::fs::write(&path, &schema).unwrap();
+        }
+        let shipped = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert_eq!(shipped, schema, "run again with REDELIVER_BLESS=1 if {name} was meant to change");
     }
-    let shipped = std::fs::read_to_string(path).expect("deploy/contract/submission.schema.json is shipped");
-    assert_eq!(shipped, schema, "run again with REDELIVER_BLESS=1 if the envelope was meant to change");
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -448,7 +451,7 @@ proptest! {
     fn whatever_arrives_becomes_a_task_or_a_dead_row(
         body in proptest::collection::vec(any::<u8>(), 0..200), key in any::<String>(), id in proptest::option::of(any::<String>())
     ) {
-        let origin = Origin { routing_key: key, message_id: id, redelivered: false };
+        let origin = Origin { routing_key: key, message_id: id, ..Origin::default() };
         let refusal = refused_from(&body, &origin);
         prop_assert_eq!(&refusal.spec.raw.unwrap().bytes, &body);
     }

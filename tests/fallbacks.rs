@@ -310,7 +310,7 @@ async fn a_waiting_retry_that_new_rules_give_up_falls_back_without_another_call(
 async fn a_task_whose_last_worker_was_lost_falls_back_too() {
     for stage in stages(falling_back(vec![Fallback::Default])).await {
         let body = br#"{"id":"orphan","type":"price.ask","payload":1}"#;
-        let origin = Origin { routing_key: "price.ask".into(), message_id: None, redelivered: false };
+        let origin = Origin { routing_key: "price.ask".into(), message_id: None, ..Origin::default() };
         let now = stage.store.now();
         let read = read_submission(body, &origin, 1_000, now, |_| "default".into(), || "id".into());
         let ReadSubmission::New(mut new) = read else { panic!("{read:?}") };

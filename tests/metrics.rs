@@ -14,8 +14,9 @@ use redeliver::handler::{AttemptContext, Handler, Report, Route};
 use redeliver::policy::{Backoff, Policies, Policy, TopicPattern};
 use redeliver::producer::Producer;
 use redeliver::store::memory::MemoryStore;
+use redeliver::store::notice::NoticeStore;
 use redeliver::store::{Clock, Pause, Store};
-use redeliver::task::{Envelope, Outcome};
+use redeliver::task::{Envelope, Happening, Outcome};
 use redeliver::telemetry::{Event, MOST_TYPES, Metrics, Observer, Observers, ScrapeServer, Watched, unready};
 use redeliver::worker::{Plan, Worker};
 
@@ -66,6 +67,7 @@ async fn stage() -> Stage {
     let shop = Per(vec![Word::Label("shop".into())]);
     let kind = LimitKind::Rate { rate: Rate { count: 1, per_ms: 3_600_000 }, burst: 100 };
     let mut config = Config { policies: Policies::new(vec![policy]), ..Config::default() };
+    config.events.publish = [Happening::Dead].into_iter().collect();
     config.gates = Gates {
         limits: vec![LimitRule { name: "per shop".into(), per: shop.clone(), calls: false, kind }],
         breakers: vec![BreakerRule {
@@ -91,7 +93,7 @@ async fn stage() -> Stage {
     let plan = Plan::with_routes(&config, vec![route]);
     let worker = Worker::start(store.clone(), broker.clone(), plan, observers).await.unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let watched = Watched { metrics, store: store.clone(), broker: Some(broker.clone()) };
+    let watched = Watched { metrics, store: store.clone(), broker: Some(broker.clone()), vitals: None };
     let server = ScrapeServer::start(listener, watched).unwrap();
     Stage { store, broker, worker: Some(worker), server, ends }
 }
@@ -163,6 +165,12 @@ async fn every_metric_of_a_scrape_is_in_the_documented_table_and_the_other_way_r
         assert!(begun.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    // Nobody listens to its events.
+    let begun = std::time::Instant::now();
+    while stage.store.notice_backlog().await.unwrap().waiting > 0 {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     stage.store.pause(Pause { key: "x".into(), since: 0, reason: None }).await.unwrap();
     stage.store.report_node("w", &"d".repeat(64), None).await.unwrap();
     let (status, scrape) = stage.get("/metrics").await;
@@ -191,6 +199,8 @@ async fn every_metric_of_a_scrape_is_in_the_documented_table_and_the_other_way_r
     has(r#"redeliver_tasks_accepted_total{type="order.ship"} 3"#);
     has(r#"redeliver_tasks{status="dead"} 5"#);
     has("redeliver_pauses 1");
+    has(r#"redeliver_notices_sent_total{kind="event",fate="no_queue"} 5"#);
+    has("redeliver_notices 0");
     assert!(!scrape.contains("secret"), "{scrape}");
     stage.stop().await;
 }

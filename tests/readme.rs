@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redeliver::broker::{Broker, RabbitBroker};
-use redeliver::config::Config;
+use redeliver::config::{Config, EventsConfig};
 use redeliver::handler::{AttemptContext, Handler, Report, Route};
 use redeliver::policy::TopicPattern;
 use redeliver::store::Store;
 use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
-use redeliver::task::{Outcome, Status};
+use redeliver::task::{Happening, Outcome, Status};
 use redeliver::telemetry::Observers;
 use redeliver::worker::{Plan, Worker};
 
@@ -54,6 +54,9 @@ struct Done;
 #[async_trait::async_trait]
 impl Handler for Done {
     async fn run(&self, attempt: AttemptContext) -> Report {
+        if attempt.task.task_type.ends_with("fail") {
+            return Outcome::failure("bad_payload", "no such order").into();
+        }
         let order = attempt.payload::<serde_json::Value>().expect("a payload")["order"].clone();
         Outcome::success_json(&serde_json::json!({ "order": order })).into()
     }
@@ -61,7 +64,10 @@ impl Handler for Done {
 
 /// A worker over `url` and a store in `folder`.
 async fn worker(url: &str, folder: &Path) -> (Arc<dyn Store>, Worker) {
-    let config = Config::default();
+    worker_of(Config::default(), url, folder).await
+}
+
+async fn worker_of(config: Config, url: &str, folder: &Path) -> (Arc<dyn Store>, Worker) {
     let path = folder.join("redeliver.db");
     let store = SqliteStore::open(&format!("sqlite://{}", path.display()), config.settings(), SqliteOptions::default())
         .await
@@ -135,6 +141,34 @@ async fn the_sql_snippet_makes_a_task_that_runs() {
         let path = folder.path().join("redeliver.db").display().to_string();
         run("sqlite3", &["-cmd", ".timeout 5000", &path], &snippet("sql"), HashMap::new()).await;
         ends_well(store.as_ref(), "order-1003").await;
+        worker.stop(Duration::from_secs(1)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_snippet_of_a_compensating_service_hears_of_a_death() {
+    support::with_vhost(async |vhost| {
+        let Ok(path) = std::env::var("REDELIVER_TEST_PYTHONPATH") else {
+            return support::skip("REDELIVER_TEST_PYTHONPATH does not say where pika is");
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let events = EventsConfig { publish: [Happening::Dead].into_iter().collect(), payload: true, result: false };
+        let config = Config { events, ..Config::default() };
+        let (store, worker) = worker_of(config, &vhost.url(), folder.path()).await;
+        let env = HashMap::from([("PYTHONPATH", path), ("AMQP_URL", vhost.url())]);
+        let code = snippet("events");
+        let python = tool("REDELIVER_TEST_PYTHON", "python3");
+        let hears = run(&python, &["-"], &code, env);
+        let dies = async {
+            support::until("it listens", async || vhost.queue("compensation").await["consumers"] == 1).await;
+            let new = "INSERT INTO tasks (id, type, payload) VALUES ('order-1', 'order.fail', '{\"order\": 1}');";
+            let path = folder.path().join("redeliver.db").display().to_string();
+            run("sqlite3", &["-cmd", ".timeout 5000", &path], new, HashMap::new()).await;
+        };
+        tokio::join!(hears, dies);
+        let dead = store.get(&["order-1".to_owned()]).await.expect("the store").pop().flatten().expect("a task");
+        assert_eq!(dead.state.status, Status::Dead);
         worker.stop(Duration::from_secs(1)).await;
     })
     .await;

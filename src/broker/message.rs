@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Deserialize;
 
-use crate::task::{LaneKey, Millis, Stamp, Task, WakeUp};
+use crate::task::{LaneKey, Millis, Stamp, Task, TraceContext, WakeUp};
 
 use super::{Delivery, Source};
 
@@ -15,6 +15,11 @@ pub const DEAD_LETTER_TYPE: &str = "redeliver.dead-letter";
 pub const ARRIVES_AT_HEADER: &str = "redeliver-arrives-at";
 /// The priority of a wake-up's task, when it is not 0. Orders a worker's buffer and nothing else, so a wrong one does no harm.
 pub const PRIORITY_HEADER: &str = "redeliver-priority";
+
+/// The span that sent a submission, by W3C Trace Context.
+pub const TRACEPARENT_HEADER: &str = "traceparent";
+/// What tracing systems keep beside it.
+pub const TRACESTATE_HEADER: &str = "tracestate";
 
 /// Where a message goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +43,23 @@ pub enum Target {
         /// The `[[queue]]`.
         queue: String,
     },
+    /// To whoever listens at the exchange of events; nobody need.
+    Event {
+        /// The routing key.
+        topic: &'static str,
+    },
+    /// To a queue of somebody else, who may have gone away.
+    Reply {
+        /// Its name.
+        queue: String,
+    },
+}
+
+impl Target {
+    /// Whether it is one of ours: a message for it that comes back means that something of ours is missing.
+    pub fn is_ours(&self) -> bool {
+        !matches!(self, Target::Event { .. } | Target::Reply { .. })
+    }
 }
 
 /// The value of one of our headers.
@@ -61,6 +83,8 @@ pub struct Message {
     pub message_id: String,
     /// AMQP `type`.
     pub message_type: Option<&'static str>,
+    /// AMQP `correlation_id`.
+    pub correlation_id: Option<String>,
     /// AMQP `content_type`.
     pub content_type: &'static str,
     /// The body.
@@ -108,6 +132,7 @@ pub fn wake_up(wake: &WakeUp) -> Message {
         target,
         message_id: format!("{}:{}", wake.id, wake.stamp),
         message_type: Some(WAKE_UP_TYPE),
+        correlation_id: None,
         content_type: "application/json",
         body: body.to_string().into(),
         headers,
@@ -120,10 +145,18 @@ pub fn submission(task_type: &str, message_id: &str, body: Bytes) -> Message {
         target: Target::Submit { task_type: task_type.into() },
         message_id: message_id.into(),
         message_type: None,
+        correlation_id: None,
         content_type: "application/json",
         body,
         headers: Vec::new(),
     }
+}
+
+/// The headers that name the span that sent a submission.
+pub fn trace_headers(trace: &TraceContext) -> impl Iterator<Item = (&'static str, HeaderValue)> {
+    let text = |text: &str| HeaderValue::Text(text.to_owned());
+    let state = trace.tracestate().map(|state| (TRACESTATE_HEADER, text(state)));
+    std::iter::once((TRACEPARENT_HEADER, text(trace.traceparent()))).chain(state)
 }
 
 /// A dead task's attempts in short, for its copy.
@@ -188,6 +221,7 @@ pub fn dead_copy(task: &Task, queue: &str, history: Option<CopyHistory>) -> Mess
         target: Target::Dead { queue: queue.into() },
         message_id: format!("{}:{}", task.id(), state.stamp.generation),
         message_type: Some(DEAD_LETTER_TYPE),
+        correlation_id: None,
         content_type: if task.spec.raw.is_some() { "application/octet-stream" } else { "application/json" },
         body,
         headers,

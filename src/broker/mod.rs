@@ -3,17 +3,24 @@
 //! Losing any message, or the whole broker, delays tasks and loses none; see the design's one idea. One conformance suite
 //! (`tests/broker_conformance`) holds every broker to the same behaviour.
 
+mod about;
+mod definitions;
 mod embedded;
 mod message;
+mod notice;
 mod rabbitmq;
 mod topology;
 
+pub use about::About;
+pub use definitions::{Rights, definitions};
 pub use embedded::EmbeddedBroker;
 pub use message::{
-    ARRIVES_AT_HEADER, CopyHistory, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, PRIORITY_HEADER, Parsed, Target,
-    WAKE_UP_TYPE, copy_of, dead_copy, parse, submission, wake_up,
+    ARRIVES_AT_HEADER, CopyHistory, DEAD_LETTER_TYPE, HeaderValue, Headers, Message, PRIORITY_HEADER, Parsed,
+    TRACEPARENT_HEADER, TRACESTATE_HEADER, Target, WAKE_UP_TYPE, copy_of, dead_copy, parse, submission, trace_headers,
+    wake_up,
 };
-pub use rabbitmq::{RabbitBroker, Tls};
+pub use notice::{REPLY_TYPE, notice_message};
+pub use rabbitmq::{Management, RabbitBroker, Tls};
 pub use topology::{Argument, Binding, ExchangeSpec, QueueRole, QueueSpec, Topology};
 
 use std::collections::BTreeMap;
@@ -25,7 +32,7 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use crate::task::{Millis, Spot};
+use crate::task::{Millis, Spot, TraceContext};
 
 /// Why a broker call failed.
 #[derive(Debug, Error, Clone)]
@@ -158,6 +165,8 @@ pub struct Delivery {
     pub arrives_at: Option<Millis>,
     /// Our `redeliver-priority` header, if it is there and an integer. A submission has its priority in its envelope.
     pub priority: Option<i64>,
+    /// The span that sent it, if its headers `traceparent` and `tracestate` name one.
+    pub trace: Option<TraceContext>,
     /// Delivered before, perhaps.
     pub redelivered: bool,
     /// How often the broker got it back without an ack. At the delivery limit it goes to `.rejected`.
@@ -355,11 +364,11 @@ pub trait Broker: Send + Sync + 'static {
     /// When the broker cannot be asked.
     async fn dead_pass(&self, queue: &str) -> Result<Box<dyn DeadPass>, BrokerError>;
 
-    /// Product and version, as the broker tells them.
+    /// What the broker tells of itself.
     ///
     /// # Errors
     /// When the broker cannot be asked.
-    async fn version(&self) -> Result<String, BrokerError>;
+    async fn about(&self) -> Result<About, BrokerError>;
 
     /// Closes everything, bounded. Deliveries that were not answered come again, to somebody else.
     async fn close(&self);

@@ -29,6 +29,24 @@ pub enum Argument {
     Number(i64),
 }
 
+impl Argument {
+    /// The number, if it is one.
+    pub fn as_number(&self) -> Option<i64> {
+        match self {
+            Argument::Number(number) => Some(*number),
+            Argument::Text(_) => None,
+        }
+    }
+
+    /// The text, if it is one.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Argument::Text(text) => Some(text),
+            Argument::Number(_) => None,
+        }
+    }
+}
+
 /// A queue as it is declared: durable, quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSpec {
@@ -126,6 +144,20 @@ impl Topology {
         topology
     }
 
+    /// These objects and the exchange to which events are published. What listens there is not ours.
+    #[must_use]
+    pub fn with_events(mut self) -> Topology {
+        let name = events_exchange(&self.namespace);
+        self.exchanges.push(ExchangeSpec { name, kind: "topic", arguments: Vec::new() });
+        self
+    }
+
+    /// Whether events are published.
+    pub fn has_events(&self) -> bool {
+        let name = events_exchange(&self.namespace);
+        self.exchanges.iter().any(|exchange| exchange.name == name)
+    }
+
     fn add_queue(&mut self, queue: &str, rungs: &BTreeSet<Millis>) {
         let quorum = || ("x-queue-type", Argument::Text("quorum".into()));
         // At-least-once dead-lettering needs all three: quorum, this strategy, and reject-publish; without the last it silently
@@ -202,6 +234,10 @@ impl Topology {
     pub fn spots(&self) -> Vec<Spot> {
         self.queues.iter().filter_map(QueueSpec::spot).collect()
     }
+}
+
+fn events_exchange(namespace: &str) -> String {
+    format!("{namespace}.events")
 }
 
 fn submit_exchange(namespace: &str) -> String {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use redeliver::bench;
+use redeliver::store::{Filter, is_postgres};
 
 use super::context::{Context, Missing, open_broker, open_store};
 use super::exit::{self, Exit};
@@ -14,6 +15,7 @@ use super::scratch::Scratch;
 #[command(after_help = "Examples:
   redeliver bench
   redeliver bench --tasks 50000 -o json
+  redeliver bench --store postgres://redeliver@db/bench
   redeliver bench --gates                # beside a run without: what limits and breakers cost where they stop nobody
 
 Runs a no-op handler on queues and a store of its own, which are removed at the end. -o json: {tasks, tasks_per_s,
@@ -28,9 +30,15 @@ pub struct Args {
     /// Every task fails once and is tried again at once
     #[arg(long)]
     fail_once: bool,
+    /// With metrics, and with logs as REDELIVER_LOG and --log-format say
+    #[arg(long)]
+    observed: bool,
     /// Where to put the store that is measured: its disk is part of the figure [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// An empty PostgreSQL database, or schema, to measure instead; what the run leaves in it is yours to drop
+    #[arg(long, value_name = "URL", conflicts_with = "dir")]
+    store: Option<String>,
 }
 
 /// Measures.
@@ -46,6 +54,7 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         tasks: usize::try_from(args.tasks)?,
         gates: args.gates,
         fail_once: args.fail_once,
+        observed: args.observed,
         // Its tasks are few and would all wait for their second attempt.
         latency_rate: if args.fail_once { 0 } else { bench::Options::default().latency_rate },
         ..bench::Options::default()
@@ -53,8 +62,20 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     let folder = Scratch::new("bench", args.dir.as_deref())?;
     let mut config = options.config(&namespace);
     config.broker.urls.clone_from(&context.config().broker.urls);
-    config.store.url = format!("sqlite://{}", folder.path.join("redeliver.db").display());
+    config.store.url = match &args.store {
+        Some(url) if is_postgres(url) => url.clone(),
+        Some(_) => {
+            return Err(exit::error(
+                Exit::Usage,
+                "--store takes a postgres:// URL; --dir says where SQLite is measured",
+            ));
+        }
+        None => format!("sqlite://{}", folder.path.join("redeliver.db").display()),
+    };
     let store = context.bound("the store", open_store(&config, Missing::Created)).await??;
+    if store.count(&Filter::default()).await?.values().any(|tasks| *tasks > 0) {
+        return Err(exit::error(Exit::Conflict, "that store has tasks; measure an empty one"));
+    }
     let broker = open_broker(&config)?;
     context.bound("the broker", broker.connect()).await??;
     let progress = |text: &str| context.say(text);

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use redeliver::broker::{Broker, EmbeddedBroker, RabbitBroker};
 use redeliver::config::{self, Config, ConfigError, FlagValue, Loaded, Request, Secrets, process_environment};
-use redeliver::store::Store;
-use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
+use redeliver::store::{self, Store};
 
 use super::Globals;
 use super::exit::{self, Exit};
@@ -192,13 +191,27 @@ pub enum Missing {
 /// # Errors
 /// When it cannot be used.
 pub async fn open_store(config: &Config, missing: Missing) -> anyhow::Result<Arc<dyn Store>> {
-    let url = &config.store.url;
+    open_store_at(&config.store.url, config, missing).await
+}
+
+/// Opens a store that is not the configured one.
+///
+/// # Errors
+/// When it cannot be used.
+pub async fn open_store_at(url: &str, config: &Config, missing: Missing) -> anyhow::Result<Arc<dyn Store>> {
+    let place = config::mask(url);
+    let none = || {
+        let text = format!("there is no store at {place}: check store.url, or make it with `redeliver store migrate`");
+        Err(exit::error(Exit::NotFound, text))
+    };
     if missing == Missing::Refused && !file_exists(url) {
-        let text = format!("there is no store at {url}: check store.url, or make it with `redeliver store migrate`");
-        return Err(exit::error(Exit::NotFound, text));
+        return none();
     }
-    let options = SqliteOptions { create: missing == Missing::Created, ..SqliteOptions::default() };
-    Ok(Arc::new(SqliteStore::open(url, config.settings(), options).await?))
+    match store::open(url, config.settings(), missing == Missing::Created).await {
+        #[cfg(feature = "postgres")]
+        Err(store::StoreError::Unusable { reason, .. }) if reason == store::postgres::NO_STORE => none(),
+        opened => Ok(opened?),
+    }
 }
 
 /// Whether the configured store is there.
@@ -206,8 +219,11 @@ pub fn store_exists(config: &Config) -> bool {
     file_exists(&config.store.url)
 }
 
-/// Whether the database file is there. A URL that cannot be read is left to the store to complain about.
-fn file_exists(url: &str) -> bool {
+/// Whether the database file is there. A server, and a URL that cannot be read, are left to the store to complain about.
+pub fn file_exists(url: &str) -> bool {
+    if store::is_postgres(url) {
+        return true;
+    }
     let path = url.strip_prefix("sqlite://").unwrap_or(url);
     let path = path.split('?').next().unwrap_or(path);
     std::path::Path::new(path).try_exists().unwrap_or(true)

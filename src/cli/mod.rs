@@ -35,6 +35,7 @@ mod remote;
 mod replay;
 mod scratch;
 mod serve;
+mod service;
 mod simulate;
 mod stats;
 mod store;

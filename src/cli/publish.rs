@@ -10,7 +10,7 @@ use redeliver::desk::task::ResultDocument;
 use redeliver::desk::to_json;
 use redeliver::producer::{Accepted, ProduceError, Producer};
 use redeliver::store::Store;
-use redeliver::task::{Envelope, Status, Task, canonical_payload_hash};
+use redeliver::task::{Envelope, Status, Task, TraceContext, canonical_payload_hash};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -330,6 +330,10 @@ fn envelope_of(args: &Args) -> anyhow::Result<Envelope> {
     envelope.priority = args.priority;
     envelope.cache_key.clone_from(&args.cache_key);
     envelope.reply_to.clone_from(&args.reply_to);
+    // A command that a traced program starts, such as a handler's, is part of its trace.
+    envelope.trace = std::env::var("TRACEPARENT")
+        .ok()
+        .and_then(|parent| TraceContext::read(&parent, std::env::var("TRACESTATE").ok().as_deref()));
     if let Some(moment) = args.not_before {
         envelope = envelope.not_before(moment.resolve_ahead(now()));
     }

@@ -14,6 +14,7 @@ use redeliver::worker::{RuleSet, Worker};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::context::Context;
+use super::service;
 
 /// How often the file is looked at. A change counts when it is seen twice, so it is in force after at most three of these.
 const LOOK: Duration = Duration::from_millis(250);
@@ -117,6 +118,9 @@ impl<'c> Reloads<'c> {
                 _ = looks.tick() => false,
                 _ = self.hangup.recv() => true,
             };
+            if asked {
+                service::reloading();
+            }
             // What cannot be put in force must not stay: the next change would be built on it.
             let before = (self.own.clone(), self.stored.rules.clone());
             let mut changed = self.look_at_file(asked, observers);
@@ -131,6 +135,9 @@ impl<'c> Reloads<'c> {
             }
             if changed && !self.put_in_force(worker, observers, first_text) {
                 (self.own, self.stored.rules) = before;
+            }
+            if asked {
+                service::ready();
             }
             let Some(worker) = worker else { continue };
             if changed || count % REPORT_LOOKS == 0 {

@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use super::context::{Context, open_broker};
 use super::exit::Exit;
 use super::reload::Reloads;
+use super::service;
 use super::work::Signals;
 
 /// How long requests may go on after the server was told to stop.
@@ -73,16 +74,28 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     let config = context.bound("the store", reloads.first(store.as_ref(), &observers)).await??;
     // An embedded broker lives in the worker's process; its alarms do what messages would.
     let broker = if config.broker.is_embedded() { None } else { Some(open_broker(&config)?) };
+    if let Some(broker) = broker.clone() {
+        // From the start: without a session of its own the probes would say that the broker is away until somebody asks for it.
+        tokio::spawn(async move {
+            if let Err(error) = broker.connect().await {
+                tracing::warn!(%error, "no session with the broker yet; tried again until there is one");
+            }
+        });
+    }
     let server = start(listener, Arc::clone(&store), broker.clone(), reloads.live())?;
-    let _probes = start_probes(context, probes, Watched { metrics, store: store.clone(), broker: broker.clone() })?;
+    let _probes =
+        start_probes(context, probes, Watched { metrics, store: store.clone(), broker: broker.clone(), vitals: None })?;
     tell(context, &server).await?;
     if args.read_only {
         context.say("read-only: every change is refused");
     }
+    service::ready();
     let name = tokio::select! {
         name = signals.next() => name,
+        never = service::supervise(None, store.clone(), broker.clone()) => match never {},
         never = reloads.follow(None, store.as_ref(), &observers) => match never {},
     };
+    service::stopping();
     tracing::info!(signal = name, "stopping");
     server.stop(PATIENCE).await;
     if let Some(broker) = broker {

@@ -1,16 +1,20 @@
 //! `redeliver store …`
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use clap::Subcommand;
-use redeliver::config::parse_duration;
+use redeliver::config::{self, parse_duration};
 use redeliver::store::Prunable;
+use redeliver::store::copy::{self, CopyError, CopyOptions};
 use redeliver::task::Millis;
 use serde_json::json;
 
 use super::audit::tell;
 use super::confirm::Consent;
-use super::context::Context;
+use super::context::{Context, file_exists as store_is_there};
 use super::exit::{self, Exit};
-use super::output::Document;
+use super::output::{Document, Entry, Listing};
 
 /// Look after the store
 #[derive(Debug, Subcommand)]
@@ -33,6 +37,26 @@ its result along; its id and idempotency key may be used again then, for another
     Prune {
         #[command(flatten)]
         ages: Ages,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Copy a whole store into an empty one, of another kind too, and compare every row
+    #[command(after_help = "Examples:
+  redeliver store copy --from sqlite:///var/lib/redeliver/redeliver.db --to postgres://redeliver@db/redeliver
+  redeliver store copy --from postgres://redeliver@db/redeliver --to sqlite://copy.db
+
+Stop the workers first. The source is not changed; the target is made if it is not there, and refused if it holds anything (exit 6).
+Prints each table with its rows and the SHA-256 of their content, which were read back and compared.")]
+    Copy {
+        /// The store to read
+        #[arg(long, value_name = "URL")]
+        from: String,
+        /// The store to fill
+        #[arg(long, value_name = "URL")]
+        to: String,
+        /// Although workers run on the source (otherwise exit 6)
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         consent: Consent,
     },
@@ -132,6 +156,47 @@ async fn prune(context: &Context, ages: &Ages, consent: &Consent) -> anyhow::Res
     Ok(Exit::Done)
 }
 
+/// Tells of progress on stderr, a line every ten seconds.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+async fn copy(context: &Context, from: &str, to: &str, force: bool, consent: &Consent) -> anyhow::Result<Exit> {
+    context.needs_store()?;
+    for url in [from, to] {
+        config::check_store_url(url).map_err(|problem| exit::error(Exit::Usage, problem))?;
+    }
+    if from == to {
+        return Err(exit::error(Exit::Usage, "--from and --to name the same store"));
+    }
+    if !store_is_there(from) {
+        return Err(exit::error(Exit::NotFound, format!("there is no store at {}", config::mask(from))));
+    }
+    let told = Mutex::new(Instant::now());
+    let progress = |table: &str, done: i64, all: i64| {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.elapsed() >= TOLD_EVERY {
+            *told = Instant::now();
+            context.say(format!("{table}: {done} of {all} rows"));
+        }
+    };
+    let options = CopyOptions { force, dry_run: consent.dry_run };
+    let settings = context.config().settings();
+    let copied = copy::copy(from, to, settings, options, &progress).await.map_err(|error| match error {
+        CopyError::Store(error) => error.into(),
+        CopyError::NotEmpty { .. } | CopyError::Busy { .. } => exit::error(Exit::Conflict, error.to_string()),
+        CopyError::Differs { .. } => exit::error(Exit::Failed, error.to_string()),
+    })?;
+    let mut listing = Listing::new(&["table", "rows", "sha256"]);
+    for table in &copied {
+        listing.push(Entry {
+            name: table.table.into(),
+            cells: vec![table.table.into(), table.rows.to_string(), table.sha256.clone()],
+            json: json!(table),
+        });
+    }
+    context.printer.list(&listing)?;
+    Ok(Exit::Done)
+}
+
 /// Runs the verb.
 ///
 /// # Errors
@@ -140,6 +205,7 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
     let consent = match verb {
         Verb::Migrate { consent } => consent,
         Verb::Prune { ages, consent } => return prune(context, &ages, &consent).await,
+        Verb::Copy { from, to, force, consent } => return copy(context, &from, &to, force, &consent).await,
     };
     if consent.dry_run {
         context.say(format!("would make or migrate {}", redeliver::config::mask(&context.config().store.url)));

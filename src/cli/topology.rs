@@ -1,7 +1,9 @@
 //! `redeliver topology …`: the broker's objects against the configuration.
 
+use std::io::Write as _;
+
 use clap::Subcommand;
-use redeliver::broker::{Broker, Difference, QueueRole, Topology};
+use redeliver::broker::{Broker, Difference, Management, QueueRole, Topology, definitions};
 use redeliver::store::Urgency;
 use redeliver::task::{Answer, Command};
 use serde_json::json;
@@ -27,6 +29,18 @@ pub enum Verb {
         #[command(flatten)]
         consent: Consent,
     },
+    /// Print it as RabbitMQ definitions, for those who declare it themselves
+    #[command(after_help = "Examples:
+  redeliver topology export > definitions.json && rabbitmqctl import_definitions definitions.json
+  redeliver topology export --users
+
+Asks nobody: the file's topology, in the vhost of broker.url. With --users also redeliver-worker, redeliver-producer and
+redeliver-console with the least rights that work; nobody can log in as one before `rabbitmqctl change_password`.")]
+    Export {
+        /// Also users with their rights, without passwords
+        #[arg(long)]
+        users: bool,
+    },
     /// Remove every exchange and queue of this configuration
     #[command(after_help = "Examples:
   redeliver topology delete --dry-run
@@ -50,7 +64,7 @@ impl Verb {
     pub fn can_run(&self) -> anyhow::Result<()> {
         match self {
             Verb::Delete { consent, .. } => consent.can_be_had(),
-            Verb::Plan | Verb::Apply { .. } => Ok(()),
+            Verb::Plan | Verb::Apply { .. } | Verb::Export { .. } => Ok(()),
         }
     }
 }
@@ -65,8 +79,17 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
         context.printer.list(&Listing::new(&COLUMNS))?;
         return Ok(Exit::Done);
     }
-    let broker = context.broker().await?;
     let topology = context.config().topology();
+    if let Verb::Export { users } = verb {
+        let config = &context.config().broker;
+        let places = Management::places(&config.urls, &[]).map_err(|reason| exit::error(Exit::Usage, reason))?;
+        let vhost = places.first().map_or("/", |at| at.vhost.as_str());
+        let text = serde_json::to_string_pretty(&definitions(&topology, vhost, users))?;
+        // A file for another program, whatever -o says.
+        writeln!(std::io::stdout(), "{text}")?;
+        return Ok(Exit::Done);
+    }
+    let broker = context.broker().await?;
     let exit = context.bound("the broker", verb_with(verb, context, &*broker, &topology)).await?;
     broker.close().await;
     exit
@@ -74,6 +97,8 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
 
 async fn verb_with(verb: Verb, context: &Context, broker: &dyn Broker, topology: &Topology) -> anyhow::Result<Exit> {
     match verb {
+        // Answered before any broker was asked.
+        Verb::Export { .. } => Ok(Exit::Done),
         Verb::Plan => plan(context, broker, topology).await,
         Verb::Apply { consent } if consent.dry_run => plan(context, broker, topology).await,
         Verb::Apply { .. } => {

@@ -12,6 +12,7 @@ use super::context::{Context, open_broker};
 use super::exit::{self, Exit};
 use super::reload::Reloads;
 use super::serve;
+use super::service;
 
 /// Run workers: take submissions and wake-ups, run attempts, schedule retries, feed pending rows
 #[derive(Debug, clap::Args)]
@@ -82,20 +83,30 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
     if plan.routes.is_empty() {
         tracing::warn!("no [[route]] is configured: every task would die of no_route");
     }
+    if config.broker.is_embedded() && !config.events.publish.is_empty() {
+        tracing::warn!("[events] is set, but nobody can listen at the broker inside this process");
+    }
+    #[cfg(feature = "otel")]
+    let exporting = redeliver::telemetry::Exporting::start().map_err(anyhow::Error::msg)?;
     let broker = open_broker(config)?;
     let worker = Worker::start(store.clone(), broker.clone(), plan, observers.clone()).await?;
     tracing::info!(worker = worker.name(), "working");
-    let watched = Watched { metrics, store: store.clone(), broker: Some(broker.clone()) };
+    let watched =
+        Watched { metrics, store: store.clone(), broker: Some(broker.clone()), vitals: Some(worker.vitals()) };
     let probes = serve::start_probes(context, probes, watched)?;
-    let server =
-        listener.map(|listener| serve::start(listener, store.clone(), Some(broker), reloads.live())).transpose()?;
+    let server = listener
+        .map(|listener| serve::start(listener, store.clone(), Some(broker.clone()), reloads.live()))
+        .transpose()?;
     if let Some(server) = &server {
         serve::tell(context, server).await?;
     }
+    service::ready();
     let name = tokio::select! {
         name = signals.next() => name,
+        never = service::supervise(Some(worker.vitals()), store.clone(), Some(broker.clone())) => match never {},
         never = reloads.follow(Some(&worker), store.as_ref(), worker.observers()) => match never {},
     };
+    service::stopping();
     tracing::info!(
         signal = name,
         grace_ms = config.worker.shutdown_grace.as_millis(),
@@ -110,6 +121,10 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
             // To the end: a probe that finds nobody says that the process is gone, and it is not.
             if let Some(probes) = probes {
                 probes.stop().await;
+            }
+            #[cfg(feature = "otel")]
+            if let Some(exporting) = exporting {
+                exporting.stop().await;
             }
         } => {
             store.close().await;

@@ -5,6 +5,7 @@
 
 mod backoffs;
 mod console;
+mod events;
 mod gates;
 mod metrics;
 mod policies;
@@ -24,6 +25,7 @@ mod watch;
 mod webhooks;
 
 pub use console::{ConsoleConfig, MaskedFields};
+pub use events::EventsConfig;
 pub use metrics::MetricsConfig;
 pub use problem::{ConfigError, Place, Problem};
 pub use raw::RawFile;
@@ -32,7 +34,7 @@ pub use shared::SharedRules;
 pub(crate) use shared::digest;
 pub use source::{Effective, Environment, FlagValue, Request, Secrets, process_environment, variable};
 pub use units::{parse_duration, parse_rate, parse_size, show_duration, show_rate, show_size};
-pub use url::{MASK, mask};
+pub use url::{MASK, check_store as check_store_url, mask};
 pub use watch::{FileWatch, Seen};
 
 use std::path::PathBuf;
@@ -62,6 +64,8 @@ pub struct Config {
     pub console: ConsoleConfig,
     /// `[metrics]`
     pub metrics: MetricsConfig,
+    /// `[events]`
+    pub events: EventsConfig,
     /// Who is told when something is wrong.
     pub webhooks: Vec<Webhook>,
     /// `[[queue]]` in order; `default` is always there (last unless the file places it).
@@ -87,6 +91,8 @@ pub struct BrokerConfig {
     pub heartbeat: Duration,
     /// Files for `amqps://`.
     pub tls: Tls,
+    /// RabbitMQ's management API, tried in turn; may hold passwords. Empty: beside the nodes.
+    pub management_urls: Vec<String>,
 }
 
 impl BrokerConfig {
@@ -105,7 +111,7 @@ impl std::fmt::Debug for BrokerConfig {
 /// `[store]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// `sqlite://path`.
+    /// `sqlite://path` or `postgres://user:password@host:5432/database`.
     pub url: String,
 }
 
@@ -251,6 +257,7 @@ fn load_found(request: &Request<'_>, found: Option<(PathBuf, String)>) -> Result
         scheduler: validate::scheduler(raw.scheduler.unwrap_or_default(), &mut layers),
         console: console::console(raw.console.unwrap_or_default(), &mut layers),
         metrics: metrics::metrics(raw.metrics.unwrap_or_default(), &mut layers),
+        events: events::events(raw.events.unwrap_or_default(), &mut layers),
         webhooks: webhooks::webhooks(raw.webhook, &mut layers),
         queues: validate::queues(raw.queue, &mut layers),
         routes,
@@ -277,6 +284,7 @@ impl Default for Config {
                 confirm_timeout: Duration::from_secs(10),
                 heartbeat: Duration::from_secs(10),
                 tls: Tls::default(),
+                management_urls: Vec::new(),
             },
             store: StoreConfig { url: StoreConfig::DEFAULT_URL.into() },
             worker: WorkerConfig {
@@ -298,6 +306,7 @@ impl Default for Config {
             },
             console: ConsoleConfig::default(),
             metrics: MetricsConfig::default(),
+            events: EventsConfig::default(),
             webhooks: Vec::new(),
             queues: vec![QueueConfig { name: crate::task::DEFAULT_QUEUE.into(), types: Vec::new(), concurrency: None }],
             routes: Vec::new(),
@@ -332,6 +341,7 @@ impl Config {
             ("[scheduler]", self.scheduler != other.scheduler),
             ("[console]", self.console != other.console),
             ("[metrics]", self.metrics != other.metrics),
+            ("[events]", self.events != other.events),
             ("[[queue]]", self.queues != other.queues),
         ];
         sections.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
@@ -351,13 +361,15 @@ impl Config {
             slack_ms: millis(self.scheduler.slack),
             confirm_timeout_ms: millis(self.broker.confirm_timeout),
             lease_ms: millis(self.worker.lease),
+            announced: self.events.publish,
         }
     }
 
     /// Every object that the broker must have.
     pub fn topology(&self) -> Topology {
         let queues: Vec<_> = self.queues.iter().map(|queue| (queue.name.clone(), queue.types.clone())).collect();
-        Topology::new(&self.broker.namespace, &queues, &self.policies.rungs())
+        let topology = Topology::new(&self.broker.namespace, &queues, &self.policies.rungs());
+        if self.events.publish.is_empty() { topology } else { topology.with_events() }
     }
 
     /// The queue of that name.

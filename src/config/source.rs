@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::problem::{ConfigError, Origin, Problems};
 use super::units::{parse_duration, parse_size, show_duration, show_size};
 use super::url::mask;
-use super::value::{DurationText, SizeText, Spanned, Urls};
+use super::value::{DurationText, SizeText, Spanned, Topics, Urls};
 
 /// Looks a variable up in the environment; tests bring their own.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -168,8 +168,17 @@ impl Scalar for Urls {
     }
 }
 
+impl Scalar for Topics {
+    fn from_text(text: &str) -> Result<Self, String> {
+        Ok(Topics(text.split(',').map(|topic| topic.trim().to_owned()).collect()))
+    }
+    fn show(&self) -> String {
+        self.0.join(",")
+    }
+}
+
 /// Settings that may hold a password and so may be given in a file of their own (`REDELIVER_BROKER_URL_FILE`).
-const SECRET_KEYS: [&str; 2] = ["broker.url", "store.url"];
+const SECRET_KEYS: [&str; 3] = ["broker.url", "broker.management_url", "store.url"];
 
 /// Puts flag, environment, file and default on top of each other.
 pub(super) struct Layers<'r, 'p, 'a> {

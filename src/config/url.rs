@@ -60,16 +60,26 @@ pub(super) fn check_amqp(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks `sqlite://path`.
-pub(super) fn check_store(text: &str) -> Result<(), String> {
-    const FORM: &str = "expected sqlite://path/to/redeliver.db";
+/// Checks `sqlite://path` and `postgres://host/database`. The error never quotes the URL.
+///
+/// # Errors
+/// What is wrong, and what was expected.
+pub fn check_store(text: &str) -> Result<(), String> {
+    const FORM: &str = "expected sqlite://path/to/redeliver.db or postgres://user:password@host:5432/database";
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(format!("{FORM}, found a text without ://"));
     };
     match scheme {
         "sqlite" => {}
+        "postgres" | "postgresql" if !cfg!(feature = "postgres") => {
+            return Err(crate::store::WITHOUT_POSTGRES.to_owned());
+        }
         "postgres" | "postgresql" => {
-            return Err(format!("{scheme}:// is not supported by this version; {FORM}"));
+            return reqwest::Url::parse(text).map(drop).map_err(|error| {
+                format!(
+                    "{FORM}; it does not parse: {error} (in user names and passwords write @ / : % as %40 %2F %3A %25)"
+                )
+            });
         }
         _ => return Err(format!("{FORM}, found the scheme {scheme:?}")),
     }

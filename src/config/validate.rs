@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::broker::Tls;
+use crate::broker::{Management, Tls};
 use crate::policy::TopicPattern;
 use crate::task::DEFAULT_QUEUE;
 
@@ -38,6 +38,9 @@ pub(super) fn broker(raw: RawBroker, layers: &mut Layers<'_, '_, '_>) -> BrokerC
         }
         Err(format!("expected whole seconds from 1s to 65535s, found {}", show_duration(heartbeat.0)))
     });
+    let management = layers.scalar("broker.management_url", raw.management_url, Urls(Vec::new()), |given| {
+        Management::places(&[BrokerConfig::DEFAULT_URL.into()], &given.0).map(drop)
+    });
     let embedded = urls.0.iter().any(|url| url == "embedded");
     let span =
         |text: &Option<Spanned<String>>| text.as_ref().map_or(Origin::Default, |text| Origin::File(text.span.clone()));
@@ -67,6 +70,7 @@ pub(super) fn broker(raw: RawBroker, layers: &mut Layers<'_, '_, '_>) -> BrokerC
         confirm_timeout: confirm_timeout.0,
         heartbeat: heartbeat.0,
         tls: Tls { ca_file, identity },
+        management_urls: management.0,
     }
 }
 

@@ -241,6 +241,11 @@ impl JsonSchema for Urls {
     }
 }
 
+/// A list of topics.
+#[derive(Debug, Clone, serde::Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Topics(pub Vec<String>);
+
 /// Any TOML value, as JSON; dates become text.
 #[derive(Debug, Clone)]
 pub struct AnyValue(pub serde_json::Value);

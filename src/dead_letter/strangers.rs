@@ -179,7 +179,7 @@ fn row_of(copy: &DeadCopy, content: CopyContent, queue: &str, now: Millis) -> Co
             let origin = Origin {
                 routing_key: text(&content, "redeliver-task-type").unwrap_or(&content.routing_key).to_owned(),
                 message_id: copy.message_id.clone(),
-                redelivered: false,
+                ..Origin::default()
             };
             let mut refusal: Refusal = refusal(&content.body, &origin, usize::MAX, now, |_| queue.to_owned());
             refusal.failure = Failure::new("malformed", "found in the DLQ without a row that it belongs to");
@@ -218,6 +218,7 @@ fn task_of(copy: &DeadCopy, content: &CopyContent, queue: &str, now: Millis) -> 
         priority: 0,
         cache_key: None,
         reply_to: None,
+        trace: None,
         submission_hash: None,
         created_at: number(content, "redeliver-first-failed-at").unwrap_or(died_at),
         raw: None,

@@ -15,7 +15,7 @@ use crate::policy::check_topic;
 use crate::store::{Store, StoreError, Urgency};
 use crate::task::{
     Answer, Attempt, AttemptOutcome, Command, DeadReason, Failure, MAX_NAME, Millis, RawSubmission, Spec, Stamp, State,
-    Status, Task, canonical_payload_hash,
+    Status, Task, TraceContext, canonical_payload_hash,
 };
 
 /// Which documents these are. Another number is another meaning.
@@ -39,6 +39,10 @@ struct Line {
     priority: i64,
     cache_key: Option<String>,
     reply_to: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    traceparent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tracestate: Option<String>,
     created_at: Millis,
     conflicts_with: Option<String>,
     raw: Option<RawLine>,
@@ -169,6 +173,8 @@ pub fn export_line(task: &Task, attempts: &[Attempt]) -> Result<String, serde_js
         priority: spec.priority,
         cache_key: spec.cache_key.clone(),
         reply_to: spec.reply_to.clone(),
+        traceparent: spec.trace.as_ref().map(|trace| trace.traceparent().to_owned()),
+        tracestate: spec.trace.as_ref().and_then(|trace| trace.tracestate().map(str::to_owned)),
         created_at: spec.created_at,
         conflicts_with: spec.conflicts_with.clone(),
         raw: spec.raw.as_ref().map(|raw| RawLine {
@@ -233,6 +239,7 @@ pub fn import_line(
         priority: line.priority.clamp(0, crate::task::MAX_PRIORITY),
         cache_key: line.cache_key,
         reply_to: line.reply_to,
+        trace: line.traceparent.and_then(|parent| TraceContext::read(&parent, line.tracestate.as_deref())),
         submission_hash: None,
         created_at: line.created_at,
         raw,

@@ -12,7 +12,7 @@ use crate::broker::{Broker, EmbeddedBroker};
 use crate::config::Config;
 use crate::producer::{Accepted, ProduceError, Producer};
 use crate::store::{Store, StoreError};
-use crate::task::{DeadReason, Envelope, Status, Task};
+use crate::task::{DeadReason, Envelope, Status, SubmissionError, Task, own_queue};
 
 /// Our name space for ids made of idempotency keys; drawn once at random.
 const KEY_SPACE: Uuid = Uuid::from_u128(0x6f1b_0f5e_8a57_4c0f_9d0c_3c2b_7a61_e9d4);
@@ -58,6 +58,9 @@ pub async fn submit(
     config: Arc<Config>,
     envelope: Envelope,
 ) -> Result<Accepted, ProduceError> {
+    if let Some(problem) = envelope.reply_to.as_deref().and_then(|queue| own_queue(queue, &config.broker.namespace)) {
+        return Err(SubmissionError::Field { field: "reply_to".into(), problem }.into());
+    }
     // One without a worker behind it takes no wake-up, and says so; the row is found by the scheduler's next look.
     let broker = broker.unwrap_or_else(|| Arc::new(EmbeddedBroker::new(&config.broker.namespace)));
     Producer::embedded(broker, store, move |task_type| config.queue_of(task_type).to_owned()).publish(envelope).await

@@ -5,7 +5,8 @@
 //! own, and at the end of an attempt nothing of that group is left: a browser that a robot started must not outlive it. A
 //! process that leaves the group (`setsid`) is out of our reach and keeps nothing waiting.
 //!
-//! Its environment is empty but for `PATH` (without it hardly a script runs), what the route names, and the `REDELIVER_` variables.
+//! Its environment is empty but for `PATH` (without it hardly a script runs), what the route names, the `REDELIVER_` variables, and `TRACEPARENT`
+//! (`TRACESTATE`) where the task is part of a trace.
 
 mod folder;
 mod group;
@@ -104,6 +105,10 @@ impl CommandHandler {
                 Some((name, value)) => given.push((name, value.into())),
                 None => inherit(entry),
             }
+        }
+        if let Some(trace) = &attempt.trace {
+            given.push(("TRACEPARENT", trace.traceparent().into()));
+            given.extend(trace.tracestate().map(|state| ("TRACESTATE", state.into())));
         }
         command
             .envs(given)

@@ -183,6 +183,10 @@ impl HttpHandler {
         set("redeliver-task-id", &attempt.task.id)?;
         set("redeliver-task-type", &attempt.task.task_type)?;
         set("redeliver-attempt", &attempt.number().to_string())?;
+        if let Some(trace) = &attempt.trace {
+            set("traceparent", trace.traceparent())?;
+            trace.tracestate().map_or(Ok(()), |state| set("tracestate", state))?;
+        }
         Ok(headers)
     }
 }

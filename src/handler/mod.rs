@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::policy::TopicPattern;
-use crate::task::{Attachment, Outcome, Spec, class};
+use crate::task::{Attachment, Outcome, Spec, TraceContext, class};
 
 /// One run that is about to start.
 #[derive(Debug, Clone)]
@@ -35,6 +35,9 @@ pub struct AttemptContext {
     pub generation: i64,
     /// The claim's number: unique among the attempts of this task.
     pub fence: i64,
+    /// Where this attempt stands in a distributed trace, to be sent on to whoever is called; `None` when the task came without one and
+    /// nobody collects spans.
+    pub trace: Option<TraceContext>,
     /// Fires when the lease is lost or the process must stop now. What the handler returns after that is not recorded.
     pub cancel: CancellationToken,
 }

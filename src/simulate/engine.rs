@@ -259,6 +259,7 @@ impl<'s> Engine<'s> {
             priority: 0,
             cache_key: None,
             reply_to: None,
+            trace: None,
             payload_hash: String::new(),
             submission_hash: None,
             created_at: self.now,

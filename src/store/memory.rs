@@ -5,6 +5,7 @@
 
 mod access;
 mod look;
+mod notices;
 mod triage;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -45,6 +46,7 @@ struct Inner {
     policies: Vec<PolicyVersion>,
     nodes: BTreeMap<String, Node>,
     access: access::Access,
+    notices: notices::Notices,
     triage: triage::Triage,
     /// Rows inserted past the commands, as another process would.
     outside_changes: i64,
@@ -68,6 +70,7 @@ impl MemoryStore {
             priority: 0,
             cache_key: None,
             reply_to: None,
+            trace: None,
             payload_hash: String::new(),
             submission_hash: None,
             created_at: now,
@@ -122,6 +125,7 @@ impl Inner {
         }
         self.triage.edits.extend(changes.edits);
         self.results.extend(changes.results);
+        self.notices.extend(changes.notices);
         self.cached.extend(changes.cached.into_iter().map(|c| ((c.task_type, c.key), (c.result, c.stored_at))));
     }
 

@@ -6,8 +6,13 @@
 
 pub mod access;
 mod clock;
+pub mod copy;
 pub mod look;
 pub mod memory;
+pub mod notice;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+mod sql;
 pub mod sqlite;
 mod tally;
 mod triage;
@@ -16,9 +21,10 @@ mod versions;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use thiserror::Error;
 
-pub use clock::Clock;
+pub use clock::{Clock, ServerClock};
 pub use tally::{AttemptTally, FailureTally, GroupBy, Tally};
 pub use triage::{
     GROUP_HOURS, GROUP_SAMPLES, GroupNote, ItemCounts, ItemOutcome, LetterGroup, LetterGroupBy, LetterHistory,
@@ -29,12 +35,13 @@ pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 
 use access::AccessStore;
 use look::LookStore;
+use notice::NoticeStore;
 
 use crate::gate::{Chance, GateState, HeldGate};
 use crate::policy::TopicPattern;
 use crate::task::{
-    Answer, Attempt, Command, DeadReason, DlqCopy, DlqLedger, LaneKey, LaneLedger, Millis, Stamp, Status, Task,
-    TaskResult,
+    Answer, Attempt, Command, DeadReason, DlqCopy, DlqLedger, LaneKey, LaneLedger, Millis, Settings, Stamp, Status,
+    Task, TaskResult,
 };
 
 /// Why a store call failed. Nothing it was asked to change is known to have changed, except for
@@ -194,7 +201,7 @@ pub struct StoreReport {
 
 /// The port. Every method may be called from any task; dropping the future of [`Store::apply`] does not undo it.
 #[async_trait]
-pub trait Store: AccessStore + LookStore + TriageStore + Send + Sync + 'static {
+pub trait Store: AccessStore + LookStore + NoticeStore + TriageStore + Send + Sync + 'static {
     /// The store's clock.
     fn now(&self) -> Millis;
 
@@ -238,6 +245,12 @@ pub trait Store: AccessStore + LookStore + TriageStore + Send + Sync + 'static {
 
     /// A number that changes when another process has committed. Equal numbers mean nothing new from outside.
     async fn outside_changes(&self) -> Result<i64, StoreError>;
+
+    /// Resolves when another program has called for a look: it has put in a row past the commands. A store that is not told of it
+    /// never resolves; then [`Store::outside_changes`] has to do.
+    async fn called(&self) {
+        std::future::pending().await
+    }
 
     /// Tasks by id, by input index.
     async fn get(&self, ids: &[String]) -> Result<Vec<Option<Task>>, StoreError>;
@@ -304,6 +317,33 @@ pub trait Store: AccessStore + LookStore + TriageStore + Send + Sync + 'static {
 
     /// Waits for the queued commands and closes.
     async fn close(&self);
+}
+
+/// Whether a store URL names a PostgreSQL database.
+pub fn is_postgres(url: &str) -> bool {
+    url.starts_with("postgres://") || url.starts_with("postgresql://")
+}
+
+/// What a program without the feature `postgres` says of such a URL.
+pub const WITHOUT_POSTGRES: &str =
+    "this program was built without PostgreSQL; build it with `cargo build --release --features postgres`";
+
+/// Opens the store that a URL names, `sqlite://…` or `postgres://…`, with the defaults of its kind. `create`: one that is not there is
+/// made.
+///
+/// # Errors
+/// See [`SqliteStore::open`](sqlite::SqliteStore::open) and `PostgresStore::open`.
+pub async fn open(url: &str, settings: Settings, create: bool) -> Result<Arc<dyn Store>, StoreError> {
+    #[cfg(feature = "postgres")]
+    if is_postgres(url) {
+        let options = postgres::PostgresOptions { create, ..postgres::PostgresOptions::default() };
+        return Ok(Arc::new(postgres::PostgresStore::open(url, settings, options).await?));
+    }
+    if is_postgres(url) {
+        return Err(StoreError::Unusable { place: crate::config::mask(url), reason: WITHOUT_POSTGRES.into() });
+    }
+    let options = sqlite::SqliteOptions { create, ..sqlite::SqliteOptions::default() };
+    Ok(Arc::new(sqlite::SqliteStore::open(url, settings, options).await?))
 }
 
 /// A cursor that did not come from a list of this store.

@@ -10,8 +10,8 @@ use crate::gate::{Gates, PersonsWord, Turn};
 use crate::policy::{Policies, TopicPattern};
 
 use super::{
-    Attachment, Attempt, DeadReason, Decision, Failure, IfTaken, LaneKey, Millis, Outstanding, PayloadEdit, Spec, Spot,
-    Stamp, Status, Task, TaskResult, rejudge,
+    Announced, Attachment, Attempt, DeadReason, Decision, Failure, IfTaken, LaneKey, Millis, Outstanding, PayloadEdit,
+    Spec, Spot, Stamp, Status, Task, TaskResult, rejudge,
 };
 
 /// The times that transitions use; from the `[scheduler]` and `[broker]` sections.
@@ -29,6 +29,8 @@ pub struct Settings {
     pub confirm_timeout_ms: Millis,
     /// How long a claim holds without a heartbeat.
     pub lease_ms: Millis,
+    /// What is published as events; from `[events]`.
+    pub announced: Announced,
 }
 
 impl Default for Settings {
@@ -40,6 +42,7 @@ impl Default for Settings {
             slack_ms: 30_000,
             confirm_timeout_ms: 10_000,
             lease_ms: 60_000,
+            announced: Announced::default(),
         }
     }
 }

@@ -176,8 +176,11 @@ impl PayloadEdit {
         let (before, after) = self.documents(spec)?;
         let id = successor(&spec.id, task.stamp().generation);
         if let Some(raw) = &spec.raw {
-            let origin =
-                Origin { routing_key: raw.routing_key.clone(), message_id: raw.message_id.clone(), redelivered: false };
+            let origin = Origin {
+                routing_key: raw.routing_key.clone(),
+                message_id: raw.message_id.clone(),
+                ..Origin::default()
+            };
             let body = after.to_string();
             return match read_submission(body.as_bytes(), &origin, usize::MAX, now, |_| String::new(), || id) {
                 ReadSubmission::New(new) => {
@@ -315,7 +318,7 @@ impl Rows {
         // The next claim's fence must be newer than any attempt's.
         let newest = attempts.iter().map(|attempt| attempt.fence).max().unwrap_or(0);
         task.state.fence = task.state.fence.max(newest);
-        self.create(task.clone());
+        self.take_in(task.clone());
         for attempt in attempts {
             self.add_attempt(Attempt { task_id: task.id().to_owned(), ..attempt });
         }

@@ -7,14 +7,17 @@
 mod attempt;
 mod command;
 mod decide;
+mod document;
 mod edit;
 mod fingerprint;
 mod gates;
 mod mirror;
+mod notice;
 mod outcome;
 mod rows;
 mod start;
 mod submission;
+mod trace;
 mod transition;
 mod wake;
 
@@ -23,15 +26,19 @@ pub use command::{
     Answer, Change, Claimant, Command, Degraded, Ending, NewTask, Refusal, Settings, Settlement, WakeUp,
 };
 pub use decide::{Decision, LONGEST_DELAY_MS, decide, decide_lost, hold_for, rejudge};
+pub(crate) use document::text_or_base64;
+pub use document::{FailureDocument, ResultDocument};
 pub use edit::{Difference, EditError, EditPreview, EditRecord, PayloadEdit};
 pub use fingerprint::fingerprint;
+pub use notice::{Announced, Happening, Notice, TaskEvent};
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
 pub use rows::{Cached, Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
 pub use submission::{
     ALERT_TYPE, Arrived, Envelope, IfTaken, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME,
-    MAX_PRIORITY, Origin, ReadSubmission, SubmissionError, canonical_payload_hash, glance_at_priority, read_submission,
-    refusal, refusal_id, rfc_3339,
+    MAX_PRIORITY, Origin, ReadSubmission, SubmissionError, canonical_payload_hash, glance_at_priority, own_queue,
+    read_submission, refusal, refusal_id, rfc_3339,
 };
+pub use trace::TraceContext;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -287,8 +294,10 @@ pub struct Spec {
     pub priority: i64,
     /// Names the cached result a fallback may use.
     pub cache_key: Option<String>,
-    /// Where a result should be sent.
+    /// The broker queue that is told how it ends.
     pub reply_to: Option<String>,
+    /// The span that asked for it.
+    pub trace: Option<TraceContext>,
     /// SHA-256 (hex) of type and canonical payload. Empty for a row inserted by others until it is compared.
     pub payload_hash: String,
     /// Hash of routing key and body of a submission without an id; how its redelivery is recognised.

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gate::GateState;
 
-use super::{Attempt, EditRecord, Lane, Millis, NewTask, Outstanding, Task, TaskResult};
+use super::notice::{self, Telling};
+use super::{Attempt, EditRecord, Lane, Millis, NewTask, Notice, Outstanding, Task, TaskResult};
 
 /// A lane of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,6 +89,9 @@ pub struct Rows {
     results: Vec<(String, TaskResult)>,
     cached: Vec<Cached>,
     edits: Vec<EditRecord>,
+    pub(super) notices: Vec<Notice>,
+    /// The time of the command that is being applied, and what is announced.
+    pub(super) telling: Telling,
     changed: BTreeSet<String>,
     /// In the order in which they were made: of several with one submission hash the newest counts, in every store.
     created: Vec<String>,
@@ -125,6 +129,8 @@ pub struct Changes {
     pub cached: Vec<Cached>,
     /// Tasks that were made of dead ones.
     pub edits: Vec<EditRecord>,
+    /// What others are to be told.
+    pub notices: Vec<Notice>,
     /// Lane ledgers.
     pub lanes: Vec<(LaneKey, LaneLedger)>,
     /// Spots found missing.
@@ -176,6 +182,7 @@ impl Rows {
             results: std::mem::take(&mut self.results),
             cached: std::mem::take(&mut self.cached),
             edits: std::mem::take(&mut self.edits),
+            notices: std::mem::take(&mut self.notices),
             lanes: std::mem::take(&mut self.changed_lanes)
                 .into_iter()
                 .map(|key| (key.clone(), self.lanes.get(&key).copied().unwrap_or_default()))
@@ -200,6 +207,7 @@ impl Rows {
         self.attempts.clear();
         self.results.clear();
         self.edits.clear();
+        self.notices.clear();
         self.changed.clear();
         self.created.clear();
         self.changed_lanes.clear();
@@ -223,12 +231,20 @@ impl Rows {
     }
 
     pub(super) fn create(&mut self, task: Task) {
+        self.notices.extend(notice::told(None, &task, self.telling));
+        self.take_in(task);
+    }
+
+    /// A new row of which nobody is told anything: what there is to tell of it has been told elsewhere.
+    pub(super) fn take_in(&mut self, task: Task) {
         self.created.push(task.spec.id.clone());
         self.load(task);
     }
 
     pub(super) fn put(&mut self, task: Task) {
         self.changed.insert(task.spec.id.clone());
+        let before = self.tasks.get(task.id()).map(|task| &task.state);
+        self.notices.extend(notice::told(before, &task, self.telling));
         self.keep(task);
     }
 

@@ -13,11 +13,13 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::{DeadReason, Failure, Millis, NewTask, RawSubmission, Refusal, Spec};
+use super::{DeadReason, Failure, Millis, NewTask, RawSubmission, Refusal, Spec, TraceContext};
 use crate::policy::check_topic;
 
 pub use canonical::{MAX_DEPTH, canonical_payload_hash};
-pub use envelope::{Envelope, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, rfc_3339};
+pub use envelope::{
+    Envelope, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME, MAX_PRIORITY, own_queue, rfc_3339,
+};
 
 /// The type of tasks that carry alerts. No submission from outside may have it: what it says is sent to people in our name.
 pub const ALERT_TYPE: &str = "redeliver.alert";
@@ -31,6 +33,8 @@ pub struct Origin {
     pub message_id: Option<String>,
     /// The broker's redelivered flag.
     pub redelivered: bool,
+    /// The span that asked for it, if its headers name one.
+    pub trace: Option<TraceContext>,
 }
 
 /// A submission, read.
@@ -234,6 +238,7 @@ pub fn refusal(
             priority: 0,
             cache_key: None,
             reply_to: None,
+            trace: None,
             submission_hash: None,
             created_at: now,
             raw: Some(Arc::new(raw)),
@@ -298,6 +303,7 @@ fn to_task(
         priority: envelope.priority.unwrap_or(0),
         cache_key: envelope.cache_key,
         reply_to: envelope.reply_to,
+        trace: origin.trace.clone(),
         submission_hash,
         created_at: now,
         raw: None,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::gate::{Breaker, GateState};
 
 use super::gates::outcome_of;
+use super::notice::{Telling, told_again};
 use super::{
     Answer::{self, *},
     Attempt, AttemptOutcome, Change, Command, DeadReason, Decision, DlqCopy, Ending, Failure, Lane, Millis, NewTask,
@@ -17,6 +18,7 @@ const HELD_LOOK_MS: Millis = 24 * 3_600_000;
 impl Rows {
     /// Applies one command at `now`.
     pub fn apply(&mut self, command: Command, now: Millis, settings: &Settings) -> Answer {
+        self.telling = Telling { now, announced: settings.announced };
         match command {
             Command::Submit(new) => self.submit(*new, now, settings),
             Command::Refuse(refusal) => self.refuse(*refusal, None, now, settings),
@@ -199,6 +201,8 @@ impl Rows {
         if known.state.status.is_waiting() && known.stamp() == Stamp::FIRST && !new.publish {
             return self.start(known, new.claimant, false, now, settings);
         }
+        let reply = new.spec.reply_to.as_deref().and_then(|queue| told_again(&known, queue, self.telling));
+        self.notices.extend(reply);
         Duplicate { id: known.spec.id.clone(), status: known.state.status }
     }
 

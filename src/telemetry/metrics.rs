@@ -85,6 +85,12 @@ struct ByFallback {
     by: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByFate {
+    kind: &'static str,
+    fate: &'static str,
+}
+
 /// Classes that a handler's own word may bring are as many as somebody likes, like types.
 struct Words {
     known: RwLock<HashSet<Arc<str>>>,
@@ -143,6 +149,7 @@ pub struct Metrics {
     turns: Family<ByBreaker, Counter>,
     wake_ups: Family<ByAnswer, Counter>,
     wake_ups_late: Counter,
+    notices: Family<ByFate, Counter>,
     stale: Counter,
     refused_settles: Counter,
     missing: Counter,
@@ -191,6 +198,7 @@ impl Metrics {
             turns: Family::default(),
             wake_ups: Family::default(),
             wake_ups_late: Counter::default(),
+            notices: Family::default(),
             stale: Counter::default(),
             refused_settles: Counter::default(),
             missing: Counter::default(),
@@ -235,6 +243,11 @@ impl Metrics {
         r.register("breaker_turns", "Breakers that opened, opened again or closed, by rule", self.turns.clone());
         r.register("wake_ups_sent", "Wake-ups given to the broker", self.wake_ups.clone());
         r.register("wake_ups_late", "Wake-ups that had not arrived when their alarm rang", self.wake_ups_late.clone());
+        r.register(
+            "notices_sent",
+            "Events and replies given to the broker, by what became of them",
+            self.notices.clone(),
+        );
         r.register("stale_dropped", "Wake-ups that started nothing: another stamp, or not waiting", self.stale.clone());
         r.register(
             "settles_refused",
@@ -335,6 +348,10 @@ impl Observer for Metrics {
             Event::WakeUpSent { confirmed, .. } => {
                 let confirmed = if *confirmed { "yes" } else { "no" };
                 self.wake_ups.get_or_create(&ByAnswer { confirmed }).inc();
+            }
+            Event::NoticeSent { notice, fate } => {
+                let kind = if notice.reply_to.is_some() { "reply" } else { "event" };
+                self.notices.get_or_create(&ByFate { kind, fate: fate.as_str() }).inc();
             }
             Event::WakeUpLate { .. } => _ = self.wake_ups_late.inc(),
             Event::SpotsMissing { count } => _ = self.missing.inc_by(u64::try_from(*count).unwrap_or(u64::MAX)),

@@ -5,16 +5,24 @@
 
 pub mod alert;
 mod metrics;
+#[cfg(feature = "otel")]
+mod otel;
 mod scrape;
+mod span;
+mod vitals;
 
 use std::sync::Arc;
 
 use crate::dead_letter::replay::ReplayNews;
 pub use metrics::{MOST_TYPES, Metrics, OTHER};
+#[cfg(feature = "otel")]
+pub use otel::Exporting;
 pub use scrape::{FRESH, LATEST, ScrapeServer, Watched, unready};
+pub use span::AttemptSpan;
+pub use vitals::{Organ, STUCK, Vitals};
 
 use crate::gate::Turn;
-use crate::task::{Attempt, DeadReason, Millis, Stamp, Status, Task, WakeUp};
+use crate::task::{Attempt, DeadReason, Millis, Notice, Stamp, Status, Task, WakeUp};
 
 /// One fact. Every variant is emitted after its commit.
 #[derive(Debug, Clone)]
@@ -102,6 +110,13 @@ pub enum Event<'a> {
         /// Whether the broker has confirmed it; if not, the alarm takes care.
         confirmed: bool,
     },
+    /// Another service was told of a task, or could not be.
+    NoticeSent {
+        /// What.
+        notice: &'a Notice,
+        /// What became of it.
+        fate: NoticeFate,
+    },
     /// A wake-up is late; the next look is set.
     WakeUpLate {
         /// The task.
@@ -148,6 +163,31 @@ pub enum Event<'a> {
         /// For how long it did not.
         down_ms: Millis,
     },
+}
+
+/// What became of a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoticeFate {
+    /// The broker has it.
+    Taken,
+    /// No queue took it: nobody listens to such events, or who asked for the reply has gone away. It is not told again.
+    NoQueue,
+    /// The broker did not take it; it is told again later.
+    Again,
+    /// It cannot be told.
+    Refused,
+}
+
+impl NoticeFate {
+    /// The word used in metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            NoticeFate::Taken => "taken",
+            NoticeFate::NoQueue => "no_queue",
+            NoticeFate::Again => "again",
+            NoticeFate::Refused => "refused",
+        }
+    }
 }
 
 /// Told of every event, in the emitting task: an observer must be quick and must not block.
@@ -198,14 +238,10 @@ impl Observer for LogObserver {
                 tracing::warn!(task = id, fence, "attempt outlived its lease; its outcome was refused");
             }
             Event::Died { task, reason } => {
-                let message = task.state.failure.as_ref().map_or("", |failure| failure.message.as_str());
-                tracing::warn!(
-                    task = task.id(),
-                    kind = task.spec.task_type,
-                    reason = reason.as_str(),
-                    message,
-                    "task died"
-                );
+                let (id, kind, reason) = (task.id(), &task.spec.task_type, reason.as_str());
+                // What we say of a message that cannot be run; another failure may quote what the third party has answered.
+                let error = task.spec.raw.as_ref().and(task.state.failure.as_ref()).map(|failure| &failure.message);
+                tracing::warn!(task = id, kind, reason, error, "task died");
             }
             Event::Degraded { task, by } => {
                 tracing::info!(task = task.id(), kind = task.spec.task_type, by, "task ended degraded");
@@ -234,6 +270,7 @@ impl Observer for LogObserver {
                     tracing::warn!(task = id, stamp = %stamp, rung_ms = wake_up.route.rung_ms, "wake-up not confirmed; its alarm stands");
                 }
             }
+            Event::NoticeSent { notice, fate } => log_notice(notice, *fate),
             Event::WakeUpLate { id } => tracing::info!(task = id, "wake-up is late"),
             Event::SpotsMissing { count } => {
                 tracing::info!(
@@ -254,6 +291,19 @@ impl Observer for LogObserver {
             }
             Event::StoreUp { down_ms } => tracing::info!(down_ms, "store available again"),
         }
+    }
+}
+
+fn log_notice(notice: &Notice, fate: NoticeFate) {
+    let (task, event, reply_to) = (&notice.task_id, notice.happening.topic(), notice.reply_to.as_deref());
+    match (fate, reply_to) {
+        (NoticeFate::NoQueue, Some(queue)) => {
+            tracing::warn!(task, event, queue, "there is no such queue to reply to; the reply is dropped");
+        }
+        (NoticeFate::Again, _) => {
+            tracing::warn!(task, event, reply_to, "the broker did not take a notice; it is told again later");
+        }
+        (_, _) => tracing::debug!(task, event, reply_to, fate = fate.as_str(), "others told"),
     }
 }
 

@@ -24,6 +24,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::Vitals;
 use super::metrics::{Metrics, rule_of};
 use crate::api::listener::Bounded;
 use crate::bench::Usage;
@@ -49,6 +50,8 @@ pub struct Watched {
     pub store: Arc<dyn Store>,
     /// The broker; `None` where the process has none.
     pub broker: Option<Arc<dyn Broker>>,
+    /// The worker's signs of life; `None` where no worker runs.
+    pub vitals: Option<Arc<Vitals>>,
 }
 
 /// Why a process is not ready; empty when it is.
@@ -98,7 +101,7 @@ impl ScrapeServer {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared { watched, gauges: Mutex::default() });
         let router = Router::new()
-            .route("/livez", get(async || "ok\n"))
+            .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .with_state(shared);
@@ -126,6 +129,13 @@ impl ScrapeServer {
 impl Drop for ScrapeServer {
     fn drop(&mut self) {
         self.stopping.cancel();
+    }
+}
+
+async fn livez(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.watched.vitals.as_ref().and_then(|vitals| vitals.stuck()) {
+        None => (StatusCode::OK, "ok\n").into_response(),
+        Some(stuck) => (StatusCode::SERVICE_UNAVAILABLE, format!("{stuck}\n")).into_response(),
     }
 }
 
@@ -221,6 +231,8 @@ struct Gauges {
     copies: Family<ByCopy, Gauge>,
     workers: Family<ByDigest, Gauge>,
     pauses: Gauge,
+    notices: Gauge,
+    notices_lag: Gauge<f64, AtomicU64>,
     lag: Gauge<f64, AtomicU64>,
     bytes: Gauge,
     resident: Gauge<f64, AtomicU64>,
@@ -240,6 +252,8 @@ impl Gauges {
             copies: Family::default(),
             workers: Family::default(),
             pauses: Gauge::default(),
+            notices: Gauge::default(),
+            notices_lag: Gauge::default(),
             lag: Gauge::default(),
             bytes: Gauge::default(),
             resident: Gauge::default(),
@@ -256,6 +270,13 @@ impl Gauges {
         r.register("dlq_copies", "Copies in the DLQ by queue: present, wanted, strangers", gauges.copies.clone());
         r.register("workers", "Workers seen lately, by the digest of their rules", gauges.workers.clone());
         r.register("pauses", "Pauses in force", gauges.pauses.clone());
+        r.register("notices", "Events and replies that wait to be published", gauges.notices.clone());
+        r.register_with_unit(
+            "notices_lag",
+            "How long the oldest event or reply has waited",
+            Unit::Seconds,
+            gauges.notices_lag.clone(),
+        );
         r.register_with_unit("scheduler_lag", "How late the earliest alarm is", Unit::Seconds, gauges.lag.clone());
         r.register_with_unit("store_size", "Size of the store on disk", Unit::Bytes, gauges.bytes.clone());
         r.register_with_unit("process_memory", "Resident memory of this process", Unit::Bytes, gauges.resident.clone());
@@ -301,6 +322,9 @@ impl Gauges {
             self.workers.get_or_create(&ByDigest { digest }).inc();
         }
         self.pauses.set(i64::try_from(store.pauses().await?.len()).unwrap_or(i64::MAX));
+        let backlog = store.notice_backlog().await?;
+        self.notices.set(backlog.waiting);
+        self.notices_lag.set(lag(backlog.oldest_at, store.now()).as_secs_f64());
         self.lag.set(lag(store.next_alarm().await?, store.now()).as_secs_f64());
         self.bytes.set(i64::try_from(store.report(false).await?.bytes).unwrap_or(i64::MAX));
         Ok(())

@@ -10,7 +10,7 @@ use crate::broker::Token;
 use crate::handler::{AttemptContext, Handler, Report, run_caught};
 use crate::store::{StoreError, Urgency};
 use crate::task::{Answer, Change, Command, Decision, Outcome, Settlement, Task, decide_lost};
-use crate::telemetry::Event;
+use crate::telemetry::{AttemptSpan, Event};
 
 use super::Shared;
 use super::fallback::{self, Patience};
@@ -59,11 +59,13 @@ pub(super) async fn run(
         return;
     }
     shared.observers.emit(&Event::Started { task: &task });
+    let span = AttemptSpan::start(&task);
     let context = AttemptContext {
         task: Arc::clone(&task.spec),
         retry_count: task.stamp().retry_count,
         generation: task.stamp().generation,
         fence,
+        trace: span.context(),
         cancel: cancel.clone(),
     };
     let ended = {
@@ -98,7 +100,10 @@ pub(super) async fn run(
     };
     match ended {
         // Gives up lease and places when it is settled, which another task may do for it.
-        Ended::Reported(report) => return settle::settle(&shared, task, report, token, places).await,
+        Ended::Reported(report) => {
+            span.end(&report.outcome);
+            return settle::settle(&shared, task, report, token, places).await;
+        }
         Ended::LeaseLost => {
             shared.observers.emit(&Event::SettleRefused { id: &id, fence });
             ack(token).await;

@@ -15,8 +15,8 @@ use crate::broker::{Delivery, Parsed, Source, Token, parse};
 use crate::gate::LaneTurn;
 use crate::store::Urgency;
 use crate::task::{
-    Answer, Claimant, Command, DeadReason, Ending, Failure, Lane, LaneKey, Origin, ReadSubmission, Refusal, Stamp,
-    Status, Task, class, read_submission, refusal,
+    Answer, Claimant, Command, DeadReason, Ending, Failure, Lane, LaneKey, NewTask, Origin, ReadSubmission, Refusal,
+    Stamp, Status, Task, class, own_queue, read_submission, refusal,
 };
 use crate::telemetry::Event;
 use crate::telemetry::alert::ALERT_TYPE;
@@ -321,6 +321,11 @@ fn command_for(shared: &Shared, delivery: &Delivery, parsed: Parsed, claimant: O
                     let failure = Failure::new("malformed", text);
                     Command::Refuse(Box::new(refusal_of(shared, delivery, DeadReason::Malformed, failure)))
                 }
+                ReadSubmission::New(new) if own_reply(shared, &new).is_some() => {
+                    let problem = own_reply(shared, &new).unwrap_or_default();
+                    let failure = Failure::new("malformed", format!("`reply_to` {problem}"));
+                    Command::Refuse(Box::new(refusal_of(shared, delivery, DeadReason::Malformed, failure)))
+                }
                 ReadSubmission::New(mut new) => {
                     id = Some(new.spec.id.clone());
                     let policy = shared.rules().policy_of(&new.spec, shared.store.now());
@@ -349,11 +354,17 @@ fn refusal_of(shared: &Shared, delivery: &Delivery, reason: DeadReason, failure:
     refused
 }
 
+/// What is wrong with where it wants its reply, if that is one of our own queues.
+fn own_reply(shared: &Shared, new: &NewTask) -> Option<String> {
+    own_queue(new.spec.reply_to.as_deref()?, &shared.plan.topology.namespace)
+}
+
 fn origin(delivery: &Delivery) -> Origin {
     Origin {
         routing_key: delivery.routing_key.clone(),
         message_id: delivery.message_id.clone(),
         redelivered: delivery.redelivered,
+        trace: delivery.trace.clone(),
     }
 }
 

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::{Store, Urgency};
 use crate::task::{Answer, Command, DEFAULT_QUEUE, Lane, LaneKey};
+use crate::telemetry::Organ;
 
 use super::pulse::Pulse;
 
@@ -106,6 +107,7 @@ impl Heart {
                 () = pulse.beat_asked() => true,
                 () = tokio::time::sleep(pause) => false,
             };
+            pulse.vitals.note(Organ::Heartbeat);
             ticks = ticks.wrapping_add(1);
             let renew = asked || behind || ticks.is_multiple_of(TICKS);
             let began = Instant::now();

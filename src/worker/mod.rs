@@ -14,6 +14,7 @@ mod feed;
 mod intake;
 mod lanes;
 mod leases;
+mod notices;
 mod outbox;
 mod plan;
 mod pulse;
@@ -46,7 +47,7 @@ use crate::broker::{Broker, BrokerError, Consumption, SessionWatch};
 use crate::config::QueueConfig;
 use crate::store::{Store, StoreError, Urgency};
 use crate::task::{Answer, Command, Millis, Spot};
-use crate::telemetry::{Event, Observers};
+use crate::telemetry::{Event, Observers, Vitals};
 
 use lanes::Lanes;
 use leases::Leases;
@@ -161,7 +162,9 @@ impl Worker {
         let served: Vec<String> = served.into_iter().map(|queue| queue.name.clone()).collect();
         let tracker = TaskTracker::new();
         let (alerts, alert_feed) = alerts::AlertObserver::new();
-        let observers = observers.and(Arc::new(alerts));
+        let told = Arc::new(Notify::new());
+        let notices = notices::NoticeObserver::new(Arc::clone(&told), plan.events);
+        let observers = observers.and(Arc::new(alerts)).and(Arc::new(notices));
         let pulse = Arc::new(Pulse::new());
         let leases = Arc::new(Leases::default());
         let stop_all = CancellationToken::new();
@@ -209,6 +212,7 @@ impl Worker {
         tracker.spawn(scheduler::run(Arc::clone(&shared), tracker.clone()));
         tracker.spawn(admission::run(Arc::clone(&shared)));
         tracker.spawn(alerts::run(Arc::clone(&shared), alert_feed));
+        tracker.spawn(notices::run(Arc::clone(&shared), told));
         tracker.spawn(replays::run(Arc::clone(&shared), tracker.clone()));
         intake::spawn(&shared, &tracker, deliveries, &served);
         Ok(Worker { shared, tracker, heartbeats })
@@ -217,6 +221,11 @@ impl Worker {
     /// This worker's identity.
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// Whether its parts go round; see [`Vitals`].
+    pub fn vitals(&self) -> Arc<Vitals> {
+        Arc::clone(&self.shared.pulse.vitals)
     }
 
     /// Who is told of this worker's events, its own alerts included: whoever acts for it tells them too.

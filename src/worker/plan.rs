@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::broker::Topology;
-use crate::config::{Config, QueueConfig, RouteKind, SchedulerConfig, WorkerConfig};
+use crate::config::{Config, EventsConfig, QueueConfig, RouteKind, SchedulerConfig, WorkerConfig};
 use crate::gate::Gates;
 use crate::handler::command::{CommandHandler, CommandRouteError};
 use crate::handler::http::{HttpHandler, HttpRouteError};
@@ -39,6 +39,8 @@ pub struct Plan {
     pub topology: Topology,
     /// What is kept of an attempt at most.
     pub caps: Caps,
+    /// What other services are told.
+    pub events: EventsConfig,
     /// Who is told when something is wrong.
     pub webhooks: Arc<Vec<Webhook>>,
 }
@@ -82,6 +84,7 @@ impl Plan {
             settings: config.settings(),
             topology: config.topology(),
             caps: Plan::caps(config),
+            events: config.events,
             webhooks,
         }
     }

@@ -3,12 +3,14 @@
 //! Only commits count. Reads go on while another program locks the store, and whoever took them for a sign of life would call the
 //! others dead whose heartbeats wait behind that lock.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::task::Millis;
+use crate::telemetry::Vitals;
 
 /// Readings of the monotonic clock, in milliseconds since the worker started.
 #[derive(Debug)]
@@ -16,12 +18,19 @@ pub struct Pulse {
     started: Instant,
     last_success: AtomicI64,
     beat_wanted: Notify,
+    /// Who is asked whether this process goes round.
+    pub vitals: Arc<Vitals>,
 }
 
 impl Pulse {
     /// Starts at 0.
     pub fn new() -> Pulse {
-        Pulse { started: Instant::now(), last_success: AtomicI64::new(0), beat_wanted: Notify::new() }
+        Pulse {
+            started: Instant::now(),
+            last_success: AtomicI64::new(0),
+            beat_wanted: Notify::new(),
+            vitals: Arc::default(),
+        }
     }
 
     /// Milliseconds since the start.

@@ -179,6 +179,7 @@ mod tests {
             priority: 0,
             cache_key: None,
             reply_to: None,
+            trace: None,
             payload_hash: String::new(),
             submission_hash: None,
             created_at: 0,

@@ -93,6 +93,8 @@ pub(crate) struct Ground {
     queues: Vec<QueueConfig>,
     /// Whether the broker can hold waits at all.
     holds_waits: bool,
+    /// Whether events are published.
+    tells: bool,
     /// The rungs that this process has seen declared.
     declared: Mutex<BTreeSet<Millis>>,
 }
@@ -105,6 +107,7 @@ impl Ground {
             namespace: plan.topology.namespace.clone(),
             queues: plan.queues.clone(),
             holds_waits: broker.holds_waits(),
+            tells: plan.topology.has_events(),
             declared: Mutex::new(plan.policies.rungs()),
         };
         let set = RuleSet {
@@ -122,13 +125,14 @@ impl Ground {
         let policies = Arc::new(policies);
         let wanted = policies.rungs();
         let queues: Vec<_> = self.queues.iter().map(|queue| (queue.name.clone(), queue.types.clone())).collect();
+        let topology = Topology::new(&self.namespace, &queues, &wanted);
         Rules {
             rungs: if self.holds_waits {
                 self.declared().intersection(&wanted).copied().collect()
             } else {
                 BTreeSet::new()
             },
-            topology: Arc::new(Topology::new(&self.namespace, &queues, &wanted)),
+            topology: Arc::new(if self.tells { topology.with_events() } else { topology }),
             claimant: Claimant {
                 worker: self.worker.clone(),
                 serves: Some(routes.iter().map(|route| route.task_type.clone()).collect()),

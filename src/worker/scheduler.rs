@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::dead_letter;
 use crate::store::{Alarm, StoreError, Urgency};
 use crate::task::{Answer, Command, Millis, Spot, Task};
-use crate::telemetry::Event;
+use crate::telemetry::{Event, Organ};
 
 use super::Shared;
 use super::attempt::{after_buried, after_settled, lost_settlement};
@@ -40,6 +40,7 @@ const DEPTH_LOOK_MS: Millis = 30_000;
 pub(super) async fn run(shared: Arc<Shared>, tracker: TaskTracker) {
     let mut scheduler = Scheduler {
         guard: StallGuard::new(shared.plan.settings.lease_ms, shared.pulse.now()),
+        asked_others: false,
         looked_for: BTreeMap::new(),
         marks_written_at: 0,
         depths_looked_at: shared.pulse.now(),
@@ -56,6 +57,8 @@ struct Scheduler {
     shared: Arc<Shared>,
     tracker: TaskTracker,
     guard: StallGuard,
+    /// Whether it knows what other processes have seen of the store before it started.
+    asked_others: bool,
     /// When each spot was last looked for, by the monotonic clock.
     looked_for: BTreeMap<Spot, Millis>,
     marks_written_at: Millis,
@@ -70,6 +73,7 @@ struct Scheduler {
 impl Scheduler {
     async fn run(&mut self) {
         loop {
+            self.shared.pulse.vitals.note(Organ::Scheduler);
             let more = match self.round().await {
                 // Not a sign of life: a round with nothing to write has only read, which works while another program has the lock.
                 Ok(more) => more,
@@ -114,6 +118,7 @@ impl Scheduler {
             biased;
             () = shared.stop_all.cancelled() => {}
             () = shared.nudge.notified() => {}
+            () = shared.store.called() => {}
             () = outside => {}
             () = tokio::time::sleep(length) => {}
         }
@@ -169,6 +174,12 @@ impl Scheduler {
     async fn end_leases(&mut self) -> Result<bool, StoreError> {
         let shared = &self.shared;
         let (wall, mono) = (shared.store.now(), shared.pulse.now());
+        let committed = shared.pulse.last_success();
+        if !self.asked_others && committed > 0 {
+            let seen = shared.store.nodes().await?.into_iter().map(|node| node.seen_at);
+            self.guard.vouched(wall - (mono - committed), committed, seen);
+            self.asked_others = true;
+        }
         let was_silent = mono - shared.pulse.last_success() > shared.plan.settings.lease_ms / 3;
         if !self.guard.may_expire(wall, mono, shared.pulse.last_success()) {
             if was_silent {

@@ -108,6 +108,7 @@ pub fn spec(
         priority: 0,
         cache_key: None,
         reply_to: None,
+        trace: None,
         payload_hash: format!("hash of {id}"),
         submission_hash: None,
         created_at,

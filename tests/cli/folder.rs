@@ -71,9 +71,20 @@ impl Folder {
 
     /// Starts a worker and waits until its store is there.
     pub fn work(&self) -> Worker {
+        self.work_with(&[], &[])
+    }
+
+    /// The same, with more arguments and variables.
+    pub fn work_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Worker {
         let log = std::fs::File::create(self.path().join("work.log")).unwrap();
-        let mut command = self.command(&["work"]);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let mut command = self.command(&[&["work"], arguments].concat());
+        let child = command
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
         let worker = Worker(Some(child));
         let began = Instant::now();
         while !std::fs::read_to_string(self.path().join("work.log")).unwrap().contains("working") {

@@ -8,7 +8,7 @@ use redeliver::handler::{Caps, CommandRoute, Handler, Report};
 use redeliver::task::{AttachmentBody, Outcome, Verdict};
 use tokio::io::AsyncReadExt;
 
-use super::support::{attempt, failed, succeeded};
+use super::support::{TRACEPARENT, TRACESTATE, attempt, failed, succeeded, traced_attempt};
 
 fn shell(script: &str) -> CommandRoute {
     CommandRoute {
@@ -92,6 +92,16 @@ async fn a_command_gets_its_payload_and_a_clean_environment() {
         assert!(lines.clone().any(|found| found == line), "{line} in {text}");
     }
     assert!(text.lines().last().unwrap().starts_with("drwx------"), "{text}");
+}
+
+#[tokio::test]
+async fn a_command_gets_the_trace_of_its_attempt() {
+    let mut route = shell("env | grep ^TRACE | sort");
+    route.env = vec!["TRACEPARENT=forged".into()];
+    let handler = CommandHandler::new(route, Caps::default()).unwrap();
+    let result = succeeded(&handler.run(traced_attempt("{}")).await.outcome).unwrap();
+    let expected = format!("TRACEPARENT={TRACEPARENT}\nTRACESTATE={TRACESTATE}\n");
+    assert_eq!(String::from_utf8(result.body).unwrap(), expected);
 }
 
 #[tokio::test]

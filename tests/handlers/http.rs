@@ -8,7 +8,7 @@ use redeliver::handler::{Caps, Handler, HttpRoute, Report};
 use redeliver::task::{AttachmentBody, Outcome, Verdict};
 use serde_json::json;
 
-use super::support::{Server, attempt, failed, response, succeeded};
+use super::support::{Server, TRACEPARENT, TRACESTATE, attempt, failed, response, succeeded, traced_attempt};
 
 pub fn route(url: &str) -> HttpRoute {
     HttpRoute {
@@ -39,6 +39,18 @@ async fn answered(bytes: Vec<u8>) -> Outcome {
 
 async fn answered_asking(bytes: Vec<u8>) -> Outcome {
     run(asking_route(&Server::saying(bytes).await.url())).await.outcome
+}
+
+#[tokio::test]
+async fn the_trace_of_an_attempt_is_sent_on_and_none_is_made_up() {
+    let server = Server::saying(response("200 OK", "", "")).await;
+    let handler = HttpHandler::new(route(&server.url()), Caps::default()).unwrap();
+    handler.run(traced_attempt("{}")).await;
+    handler.run(attempt("{}")).await;
+    let requests = server.requests();
+    assert!(requests[0].head.contains(&format!("traceparent: {TRACEPARENT}\r\n")), "{}", requests[0].head);
+    assert!(requests[0].head.contains(&format!("tracestate: {TRACESTATE}\r\n")), "{}", requests[0].head);
+    assert!(!requests[1].head.contains("trace"), "{}", requests[1].head);
 }
 
 #[tokio::test]

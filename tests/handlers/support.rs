@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use redeliver::handler::AttemptContext;
-use redeliver::task::{Failure, Outcome, RetryAfter, Spec, TaskResult, Verdict};
+use redeliver::task::{Failure, Outcome, RetryAfter, Spec, TaskResult, TraceContext, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -167,6 +167,7 @@ pub fn attempt(payload: &str) -> AttemptContext {
             priority: 0,
             cache_key: None,
             reply_to: None,
+            trace: None,
             payload_hash: String::new(),
             submission_hash: None,
             created_at: 0,
@@ -176,9 +177,18 @@ pub fn attempt(payload: &str) -> AttemptContext {
         retry_count: 2,
         generation: 1,
         fence: 7,
+        trace: None,
         cancel: CancellationToken::new(),
     }
 }
+
+/// The same as part of somebody's trace.
+pub fn traced_attempt(payload: &str) -> AttemptContext {
+    AttemptContext { trace: TraceContext::read(TRACEPARENT, Some(TRACESTATE)), ..attempt(payload) }
+}
+
+pub const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+pub const TRACESTATE: &str = "congo=t61rcWkgMzE";
 
 /// The result of a success.
 #[track_caller]

@@ -77,6 +77,45 @@ async fn workers_killed_again_and_again_lose_no_task_and_settle_none_twice() {
 }
 
 #[tokio::test]
+async fn workers_that_all_die_young_still_notice_what_the_dead_have_lost() {
+    with_vhost(async |vhost| {
+        let party = ThirdParty::start(|arrival| match arrival.retry_count {
+            0 => Reply::silence(),
+            _ => Reply::good(),
+        })
+        .await;
+        let lease = Duration::from_secs(12);
+        let settings = format!(
+            "[worker]\nlease = \"{}s\"\n{}[[policy]]\nname = \"p\"\nbackoff = {{ fixed = \"1s\" }}\n",
+            lease.as_secs(),
+            party.route("60s")
+        );
+        let rig = Rig::new(&vhost, &settings).await;
+        let first = rig.worker();
+        rig.publish_many("lost", 1).await;
+        until_within(Duration::from_secs(60), "it is called", async || party.calls() == 1).await;
+        first.kill();
+        // None of these lives for a heartbeat interval, which is what a new one waits for when it knows nothing of others.
+        let lost = "SELECT count(*) FROM attempts WHERE class = 'worker_lost'";
+        let mut deaths = 0;
+        while rig.number(lost).await == 0 {
+            assert!(deaths < 40, "{deaths} workers have died and none has noticed");
+            let began = std::time::Instant::now();
+            let worker = rig.worker();
+            while began.elapsed() < lease / 4 && rig.number(lost).await == 0 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            worker.kill();
+            deaths += 1;
+        }
+        report(&format!(
+            "killed young: noticed by the {deaths}th worker, none of which lived for a heartbeat interval"
+        ));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn submissions_that_only_ever_sat_in_the_buffer_of_killed_workers_all_run() {
     with_vhost(async |vhost| {
         // More kills than the broker's delivery limit allows deliveries.

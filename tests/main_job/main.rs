@@ -5,19 +5,30 @@
 //! promises are made. Each test says what it measured on stdout (`--nocapture`).
 
 mod bad_input;
+mod clock;
+mod cluster;
 mod commands;
 mod crowd;
+mod definitions;
+mod doctor;
 mod fallbacks;
 mod forged;
 mod gates;
 mod killed;
 mod lanes;
 mod lost_queues;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod refused;
 mod reload;
 mod replays;
+mod restored;
 #[path = "../support/rig.rs"]
 mod rig;
+mod rolling;
+#[cfg(feature = "postgres")]
+#[path = "../support/postgres.rs"]
+mod server;
 mod stalls;
 mod storm;
 mod strangers;
@@ -26,3 +37,4 @@ mod support;
 #[path = "../support/third_party.rs"]
 mod third_party;
 mod tls;
+mod told;

@@ -78,6 +78,11 @@ async fn tls_before_the_broker(broker: &str, server: &Identity, clients: Option<
         None => ServerConfig::builder().with_no_client_auth(),
     };
     let config = builder.with_single_cert(vec![server.certificate.der().clone()], key).expect("a usable certificate");
+    serve_tls(broker, config).await
+}
+
+/// Passes what comes over TLS on to the broker. Returns the port.
+async fn serve_tls(broker: String, config: ServerConfig) -> u16 {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -149,6 +154,57 @@ async fn a_certificate_that_does_not_fit_is_refused_with_7_and_its_reason_in_one
             assert_eq!(lines.len(), 1, "{case}: {said:?}");
             assert!(lines[0].contains(reason), "{case}: {said:?}");
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_host_name_is_sent_so_that_a_front_of_many_names_shows_the_right_certificate() {
+    with_vhost(async |vhost| {
+        redeliver::handler::http::install_crypto();
+        let folder = tempfile::tempdir().expect("a folder");
+        let authority = Authority::new("ours");
+        let (ca, _) = Identity { certificate: authority.certificate.clone(), key: KeyPair::generate().expect("a key") }
+            .write(folder.path(), "ca");
+        // A front like this knows no default: whoever sends no name, or another one, is turned away.
+        let server = authority.identity(&["localhost"], None);
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(server.key.serialize_der()));
+        let key = rustls::crypto::ring::sign::any_supported_type(&key).expect("a usable key");
+        let certified = rustls::sign::CertifiedKey::new(vec![server.certificate.der().clone()], key);
+        let mut by_name = rustls::server::ResolvesServerCertUsingSni::new();
+        by_name.add("localhost", certified).expect("a name of the certificate");
+        let config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::new(by_name));
+        let port = serve_tls(vhost.address(), config).await;
+        let party = ThirdParty::healthy().await;
+        let rig = Rig::new(&vhost, &party.route("10s")).await;
+        for (host, code) in [("localhost", 0), ("127.0.0.1", 7)] {
+            let url = vhost.url_at(&format!("{host}:{port}")).replace("amqp://", "amqps://");
+            rig.rewrite_broker_with(&url, &format!("ca_file = {ca:?}"), &party.route("10s"));
+            let said = rig.run(&["--timeout", "10s", "topology", "plan"]).await;
+            assert_eq!(said.code, Some(code), "{host}: {said:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_certificate_of_a_stranger_is_refused_with_7() {
+    with_vhost(async |vhost| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (authority, stranger) = (Authority::new("ours"), Authority::new("a stranger"));
+        let (ca, _) = Identity { certificate: authority.certificate.clone(), key: KeyPair::generate().expect("a key") }
+            .write(folder.path(), "ca");
+        let (certificate, key) = stranger.identity(&["worker"], None).write(folder.path(), "worker");
+        let server = authority.identity(&["127.0.0.1"], None);
+        let port = tls_before_the_broker(&vhost.address(), &server, Some(&authority)).await;
+        let party = ThirdParty::healthy().await;
+        let rig = Rig::new(&vhost, &party.route("10s")).await;
+        let files = format!("ca_file = {ca:?}\ncert_file = {certificate:?}\nkey_file = {key:?}");
+        let url = vhost.url_at(&format!("127.0.0.1:{port}")).replace("amqp://", "amqps://");
+        rig.rewrite_broker_with(&url, &files, &party.route("10s"));
+        let said = rig.run(&["--timeout", "10s", "topology", "plan"]).await;
+        assert_eq!(said.code, Some(7), "{said:?}");
+        assert!(said.stderr.contains(&format!("127.0.0.1:{port}")), "{said:?}");
     })
     .await;
 }

@@ -78,6 +78,7 @@ impl Yard {
                 priority: 0,
                 cache_key: None,
                 reply_to: None,
+                trace: None,
                 payload_hash: String::new(),
                 submission_hash: None,
                 created_at: START,

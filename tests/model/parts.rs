@@ -102,6 +102,7 @@ impl Redeliver {
                 slack_ms: 1,
                 confirm_timeout_ms: 1,
                 lease_ms: 2,
+                ..Settings::default()
             },
             policy: Policy { max_retries: 1, backoff: Backoff::Fixed(RUNG), ..Policy::built_in() },
             on_rung: true,
@@ -180,6 +181,7 @@ fn spec(id: &str, key: &str, payload: &str) -> Arc<Spec> {
         priority: 0,
         cache_key: None,
         reply_to: None,
+        trace: None,
         payload_hash: payload.into(),
         submission_hash: None,
         created_at: START,

@@ -12,7 +12,7 @@ use redeliver::store::memory::MemoryStore;
 use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
 use redeliver::store::{Alarm, Clock, Filter, Pause, Store, Urgency};
 use redeliver::task::{
-    Command, DeadReason, Decision, Ending, Failure, Lane, LaneKey, Settings, Spot, Stamp, Status, Task,
+    Command, DeadReason, Decision, Ending, Failure, Happening, Lane, LaneKey, Settings, Spot, Stamp, Status, Task,
 };
 
 use crate::fixture::{claim, die, new_task, refusal, result, retry_after, settlement, submit, url_in};
@@ -70,6 +70,7 @@ fn command(wish: &Wish, task: Option<&Task>, now: i64) -> Command {
             }
             new.claimant = new.claimant.filter(|_| b % 4 != 0);
             new.publish = a % 5 == 0;
+            new.spec.reply_to = (b % 2 == 0).then(|| "replies".into());
             new.not_before = (a % 6 == 0).then(|| now + i64::from(b) * 100);
             new.deadline = (b % 9 == 0).then(|| now + i64::from(a) * 50);
             submit(new)
@@ -161,16 +162,18 @@ async fn all_answers(store: &dyn Store, now: i64) -> String {
     tell("lanes", &store.lanes().await.unwrap());
     tell("dlqs", &store.dlqs().await.unwrap());
     tell("pauses", &store.pauses().await.unwrap());
+    tell("notices", &store.take_notices(1_000, 1).await.unwrap());
     told
 }
 
 async fn agree(steps: Vec<Step>) {
     let clock = Clock::manual(1_800_000_000_000);
-    let memory = MemoryStore::new(clock.clone(), Settings::default());
+    let settings = Settings { announced: Happening::ALL.into_iter().collect(), ..Settings::default() };
+    let memory = MemoryStore::new(clock.clone(), settings.clone());
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { clock: clock.clone(), ..SqliteOptions::default() };
     let url = url_in(&folder);
-    let open = || SqliteStore::open(&url, Settings::default(), options.clone());
+    let open = || SqliteStore::open(&url, settings.clone(), options.clone());
     // Two on one file take turns, so that neither may believe what it remembers.
     let (sqlite, other) = (open().await.unwrap(), open().await.unwrap());
     let mut stores: [Arc<dyn Store>; 2] = [Arc::new(memory), Arc::new(sqlite)];

@@ -8,8 +8,8 @@ use redeliver::store::memory::MemoryStore;
 use redeliver::store::sqlite::{SqliteOptions, SqliteStore};
 use redeliver::store::{Clock, Store, Urgency};
 use redeliver::task::{
-    Answer, Claimant, Command, DeadReason, Decision, Failure, Millis, NewTask, RawSubmission, Refusal, Settings,
-    Settlement, Spec, Stamp, Task, TaskResult,
+    Answer, Claimant, Command, DeadReason, Decision, Failure, Happening, Millis, NewTask, RawSubmission, Refusal,
+    Settings, Settlement, Spec, Stamp, Task, TaskResult,
 };
 use tempfile::TempDir;
 
@@ -22,8 +22,11 @@ pub struct Fixture {
 
 /// How a row gets in past the commands.
 enum Door {
+    Shut,
     Memory(Arc<MemoryStore>),
     Sqlite(TempDir),
+    #[cfg(feature = "postgres")]
+    Postgres(crate::server::Schema),
 }
 
 /// The stamp of a task's first retry.
@@ -34,18 +37,40 @@ fn clock() -> Clock {
     Clock::manual(Clock::System.now())
 }
 
+/// Everything is announced, so that every test writes notices too.
+fn settings() -> Settings {
+    Settings { announced: Happening::ALL.into_iter().collect(), ..Settings::default() }
+}
+
 pub fn memory() -> Fixture {
-    let (clock, settings) = (clock(), Settings::default());
+    let (clock, settings) = (clock(), settings());
     let store = Arc::new(MemoryStore::new(clock.clone(), settings.clone()));
     Fixture { store: Arc::clone(&store) as _, clock, settings, door: Door::Memory(store) }
 }
 
 pub async fn sqlite() -> Fixture {
-    let (clock, settings) = (clock(), Settings::default());
     let folder = tempfile::tempdir().unwrap();
+    let fixture = sqlite_at(&url_in(&folder)).await;
+    Fixture { door: Door::Sqlite(folder), ..fixture }
+}
+
+/// A store in a file of the caller's, who puts no rows in past the commands.
+pub async fn sqlite_at(url: &str) -> Fixture {
+    let (clock, settings) = (clock(), settings());
     let options = SqliteOptions { clock: clock.clone(), ..SqliteOptions::default() };
-    let store = SqliteStore::open(&url_in(&folder), settings.clone(), options).await.unwrap();
-    Fixture { store: Arc::new(store), clock, settings, door: Door::Sqlite(folder) }
+    let store = SqliteStore::open(url, settings.clone(), options).await.unwrap();
+    Fixture { store: Arc::new(store), clock, settings, door: Door::Shut }
+}
+
+/// `None` where there is no server to test against.
+#[cfg(feature = "postgres")]
+pub async fn postgres() -> Option<Fixture> {
+    use redeliver::store::postgres::{PostgresOptions, PostgresStore};
+    let schema = crate::server::Schema::new().await?;
+    let (clock, settings) = (clock(), settings());
+    let options = PostgresOptions { clock: Some(clock.clone()), ..PostgresOptions::default() };
+    let store = PostgresStore::open(&schema.url(), settings.clone(), options).await.unwrap();
+    Some(Fixture { store: Arc::new(store), clock, settings, door: Door::Postgres(schema) })
 }
 
 pub fn url_in(folder: &TempDir) -> String {
@@ -66,6 +91,7 @@ pub fn spec(id: &str) -> Spec {
         priority: 0,
         cache_key: None,
         reply_to: None,
+        trace: None,
         payload_hash: "hash of order 7".into(),
         submission_hash: None,
         created_at: 1_700_000_000_000,
@@ -217,12 +243,21 @@ impl Fixture {
     /// Inserts a row as another program does: id, type and payload, nothing else.
     pub async fn insert_row(&self, id: &str, task_type: &str, payload: &str) {
         match &self.door {
+            Door::Shut => panic!("this store has no door for other programs"),
             Door::Memory(store) => store.insert_row(id, task_type, payload),
             Door::Sqlite(folder) => {
                 use sqlx::{ConnectOptions, Connection};
                 let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file_in(folder));
                 let mut conn = options.connect().await.unwrap();
                 let sql = "INSERT INTO tasks (id, type, payload) VALUES (?, ?, ?)";
+                sqlx::query(sql).bind(id).bind(task_type).bind(payload).execute(&mut conn).await.unwrap();
+                conn.close().await.unwrap();
+            }
+            #[cfg(feature = "postgres")]
+            Door::Postgres(schema) => {
+                use sqlx::Connection;
+                let mut conn = schema.connect().await;
+                let sql = "INSERT INTO tasks (id, type, payload) VALUES ($1, $2, $3)";
                 sqlx::query(sql).bind(id).bind(task_type).bind(payload).execute(&mut conn).await.unwrap();
                 conn.close().await.unwrap();
             }

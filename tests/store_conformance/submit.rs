@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use redeliver::task::{
-    Answer, Command, DeadReason, DlqCopy, Lane, NewTask, Outstanding, RawSubmission, Spec, Stamp, Status,
+    Answer, Command, DeadReason, DlqCopy, Lane, NewTask, Outstanding, RawSubmission, Spec, Stamp, Status, TraceContext,
     canonical_payload_hash,
 };
 
@@ -75,6 +75,7 @@ conformance! {
             priority: 9,
             cache_key: Some("cache".into()),
             reply_to: Some("replies".into()),
+            trace: TraceContext::read("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Some("congo=t61r")),
             submission_hash: Some("bytes".into()),
             ..spec("a")
         };

@@ -7,6 +7,7 @@
 
 #![allow(dead_code, reason = "every test program uses another part of this, so none could `expect` it")]
 
+pub mod cluster;
 pub mod proxy;
 
 use std::future::Future;
@@ -112,9 +113,44 @@ impl Vhost {
         format!("amqp://{user}:{password}@{}/{}", self.broker.address(), self.name)
     }
 
+    /// The same as another user.
+    pub fn url_of(&self, user: &str, password: &str) -> String {
+        format!("amqp://{user}:{password}@{}/{}", self.broker.address(), self.name)
+    }
+
+    /// The management API, with user and password.
+    pub fn management_url(&self) -> &str {
+        &self.broker.management
+    }
+
     /// Host and port of AMQP.
     pub fn address(&self) -> String {
         self.broker.address()
+    }
+
+    /// Makes or changes a user of the whole broker; its name should have the vhost's in it.
+    pub async fn user(&self, name: &str, password: &str, tags: &str) {
+        let user = json!({"password": password, "tags": tags});
+        self.broker.api(reqwest::Method::PUT, &format!("/api/users/{name}"), Some(user)).await;
+    }
+
+    /// Major and minor version of the broker.
+    pub async fn broker_version(&self) -> (u32, u32) {
+        let told = self.broker.api(reqwest::Method::GET, "/api/overview", None).await;
+        let version = told["rabbitmq_version"].as_str().expect("a version");
+        let mut numbers = version.split('.').map(|number| number.parse().expect("a number"));
+        let mut next = || numbers.next().expect("major and minor");
+        (next(), next())
+    }
+
+    /// Deletes a user.
+    pub async fn forget_user(&self, name: &str) {
+        self.broker.api(reqwest::Method::DELETE, &format!("/api/users/{name}"), None).await;
+    }
+
+    /// Imports definitions, as an operator would.
+    pub async fn import(&self, definitions: Value) {
+        self.broker.api(reqwest::Method::POST, "/api/definitions", Some(definitions)).await;
     }
 
     /// Closes every connection to this vhost that the management API knows, as an operator would; at least `expected` of them.
@@ -161,10 +197,21 @@ impl PrivateBroker {
     /// Starts one; `None` after saying that the test is skipped.
     pub fn start() -> Option<PrivateBroker> {
         TestBroker::from_env()?;
+        Some(PrivateBroker::start_with(&[]))
+    }
+
+    /// Starts one that joins the cluster of this one.
+    pub fn join(&self) -> PrivateBroker {
+        let folder = self.ctl.strip_suffix("/ctl").expect("its folder holds its ctl");
+        PrivateBroker::start_with(&["--join", folder])
+    }
+
+    fn start_with(arguments: &[&str]) -> PrivateBroker {
         let start = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broker/start");
         let output = Command::new("bash")
             .arg(start)
             .args(["--owner", &std::process::id().to_string()])
+            .args(arguments)
             .stderr(Stdio::inherit())
             .output()
             .expect("bash runs");
@@ -176,10 +223,10 @@ impl PrivateBroker {
                 .unwrap_or_else(|| panic!("no {name} in {text}"))
                 .to_owned()
         };
-        Some(PrivateBroker {
+        PrivateBroker {
             broker: TestBroker { amqp: value("REDELIVER_TEST_BROKER"), management: value("REDELIVER_TEST_MANAGEMENT") },
             ctl: value("REDELIVER_TEST_BROKER_CTL"),
-        })
+        }
     }
 
     /// Runs one verb of `tests/broker/ctl`.

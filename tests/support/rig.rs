@@ -24,6 +24,7 @@ const COMMAND: Duration = Duration::from_secs(120);
 /// See the module.
 pub struct Rig {
     folder: tempfile::TempDir,
+    store: String,
     pub vhost: Vhost,
     pub pool: SqlitePool,
     amqp: tokio::sync::Mutex<Connection>,
@@ -48,17 +49,35 @@ impl Said {
 impl Rig {
     /// Makes the folder, the store and the topology. `settings` is the config file below `[broker]` and `[store]`.
     pub async fn new(vhost: &Vhost, settings: &str) -> Rig {
+        Rig::at(vhost, &vhost.url(), None, settings).await
+    }
+
+    /// The same with another way to the vhost, a URL or a list of them as TOML, and perhaps another store, into which `pool` does
+    /// not look.
+    pub async fn at(vhost: &Vhost, url: &str, store: Option<&str>, settings: &str) -> Rig {
+        let rig = Rig::undeclared(vhost, url, store, settings).await;
+        let applied = rig.run(&["topology", "apply", "--yes"]).await;
+        assert_eq!(applied.code, Some(0), "{applied:?}");
+        rig
+    }
+
+    /// The same with nothing declared in the broker.
+    pub async fn undeclared(vhost: &Vhost, url: &str, store: Option<&str>, settings: &str) -> Rig {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        write_config(folder.path(), &vhost.url(), "", settings);
+        let store = store.unwrap_or("sqlite://store.db").to_owned();
+        write_config(folder.path(), url, "", &store, settings);
         let migrated = command(folder.path(), &["store", "migrate", "--yes"]).await;
         assert_eq!(migrated.code, Some(0), "{migrated:?}");
-        let applied = command(folder.path(), &["topology", "apply", "--yes"]).await;
-        assert_eq!(applied.code, Some(0), "{applied:?}");
-        let file =
-            SqliteConnectOptions::new().filename(folder.path().join("store.db")).busy_timeout(Duration::from_secs(60));
-        let pool = SqlitePoolOptions::new().max_connections(2).connect_with(file).await.expect("the store opens");
+        let pool = open(folder.path());
         let amqp = tokio::sync::Mutex::new(connect(&vhost.url()).await);
-        Rig { folder, vhost: vhost.clone(), pool, amqp, started: AtomicUsize::new(0) }
+        Rig { folder, store, vhost: vhost.clone(), pool, amqp, started: AtomicUsize::new(0) }
+    }
+
+    /// Does to the store's file whatever `replace` does, while nobody of the test has it open.
+    pub async fn replace_store(&mut self, replace: impl AsyncFnOnce(&Path)) {
+        self.pool.close().await;
+        replace(self.folder()).await;
+        self.pool = open(self.folder());
     }
 
     /// Where everything of it lies.
@@ -68,21 +87,26 @@ impl Rig {
 
     /// Puts another config file in the place of the first. Running workers follow as far as rules go; the rest is for the next start.
     pub fn rewrite_config(&self, settings: &str) {
-        write_config(self.folder(), &self.vhost.url(), "", settings);
+        write_config(self.folder(), &self.vhost.url(), "", &self.store, settings);
     }
 
     /// The same, with another broker.
     pub fn rewrite_broker(&self, url: &str, settings: &str) {
-        write_config(self.folder(), url, "", settings);
+        write_config(self.folder(), url, "", &self.store, settings);
     }
 
     /// The same, with more lines in `[broker]`.
     pub fn rewrite_broker_with(&self, url: &str, broker_lines: &str, settings: &str) {
-        write_config(self.folder(), url, broker_lines, settings);
+        write_config(self.folder(), url, broker_lines, &self.store, settings);
     }
 
     /// Starts a worker.
     pub fn worker(&self) -> WorkerProcess {
+        self.worker_with(&[])
+    }
+
+    /// Starts a worker with more in its environment.
+    pub fn worker_with(&self, variables: &[(&str, &str)]) -> WorkerProcess {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let log = self.folder().join(format!("worker-{number}.log"));
         let stderr = std::fs::File::create(&log).expect("a log file");
@@ -91,6 +115,7 @@ impl Rig {
             .current_dir(self.folder())
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr)
@@ -244,17 +269,24 @@ impl Rig {
     }
 }
 
+/// Connects when it is first asked, so that a rig on another store makes no file.
+fn open(folder: &Path) -> SqlitePool {
+    let file = SqliteConnectOptions::new().filename(folder.join("store.db")).busy_timeout(Duration::from_secs(60));
+    SqlitePoolOptions::new().max_connections(2).connect_lazy_with(file)
+}
+
 async fn connect(url: &str) -> Connection {
     Connection::connect(url, ConnectionProperties::default()).await.expect("the test broker takes a connection")
 }
 
-fn write_config(folder: &Path, broker: &str, broker_lines: &str, settings: &str) {
-    let text =
-        format!("[broker]\nurl = \"{broker}\"\n{broker_lines}\n[store]\nurl = \"sqlite://store.db\"\n{settings}");
+fn write_config(folder: &Path, broker: &str, broker_lines: &str, store: &str, settings: &str) {
+    let url = if broker.starts_with('[') { broker.to_owned() } else { format!("\"{broker}\"") };
+    let text = format!("[broker]\nurl = {url}\n{broker_lines}\n[store]\nurl = \"{store}\"\n{settings}");
     std::fs::write(folder.join("redeliver.toml"), text).expect("a config file");
 }
 
-async fn command(folder: &Path, arguments: &[&str]) -> Said {
+/// Runs the program in a folder that has a config file.
+pub async fn command(folder: &Path, arguments: &[&str]) -> Said {
     let run = tokio::process::Command::new(program())
         .args(["--config", "redeliver.toml"])
         .args(arguments)

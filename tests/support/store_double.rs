@@ -9,6 +9,7 @@ use redeliver::store::access::{
     AccessStore, AuditEntry, AuditFilter, AuditRecord, NewToken, Session, SignInLink, Token,
 };
 use redeliver::store::look::{AttemptHead, LookStore, WaitScale, Waiting};
+use redeliver::store::notice::{NoticeBacklog, NoticeStore, TakenNotice};
 use redeliver::store::{
     Alarm, AttemptTally, DeadRow, FailureTally, Filter, GroupBy, GroupNote, ItemCounts, ItemOutcome, LetterGroup,
     LetterGroupBy, LetterHistory, NewPolicies, NewReplay, Node, Pace, Page, Pause, PolicyVersion, Prunable, Released,
@@ -71,6 +72,10 @@ doubles! {
 
         async fn apply(&self, urgency: Urgency, commands: Vec<Command>) -> Result<Vec<Answer>, StoreError> {
             self.interference.apply(self.inner.as_ref(), urgency, commands).await
+        }
+
+        async fn called(&self) {
+            self.inner.called().await;
         }
 
         async fn close(&self) {
@@ -157,4 +162,12 @@ doubles! {
     fn edits_of(task_id: &str) -> Vec<EditRecord>;
     fn letter_histories(ids: &[String]) -> Vec<LetterHistory>;
     fn prune(what: Prunable, before: Millis, most: usize, dry_run: bool) -> i64;
+}
+
+doubles! {
+    NoticeStore {}
+    fn next_notice() -> Option<Millis>;
+    fn take_notices(most: usize, hold_ms: Millis) -> Vec<TakenNotice>;
+    fn drop_notices(numbers: Vec<i64>) -> ();
+    fn notice_backlog() -> NoticeBacklog;
 }

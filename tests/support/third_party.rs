@@ -44,6 +44,11 @@ impl Reply {
         Reply { status: 503, body: "no", ..Reply::good() }
     }
 
+    /// Bad request: no retry would help.
+    pub fn unwelcome() -> Reply {
+        Reply { status: 400, ..Reply::refusal() }
+    }
+
     /// Nothing at all, for longer than anybody waits.
     pub fn silence() -> Reply {
         Reply::good().after(Duration::from_secs(3600))

@@ -169,6 +169,7 @@ pub fn spec(id: &str, key: &str, payload: &str) -> Spec {
         priority: 0,
         cache_key: None,
         reply_to: None,
+        trace: None,
         payload_hash: format!("hash of {payload}"),
         submission_hash: None,
         created_at: MORNING,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::input::{self, Id, MaybeBody, Paged, Params};
 use super::{Api, App, Done, Principal, Problem, ReasonBody, Route};
+use crate::broker::{TRACEPARENT_HEADER, TRACESTATE_HEADER};
 use crate::config::parse_duration;
 use crate::desk::filter::FilterText;
 use crate::desk::submit::{Submission, complete, submit, until_ended};
@@ -20,7 +21,7 @@ use crate::desk::task::{AttemptDocument, ResultDocument, TaskDetail, TaskDocumen
 use crate::desk::{Act, Fate, List, act};
 use crate::producer::ProduceError;
 use crate::store::access::Role;
-use crate::task::{AttachmentBody, Envelope, Status, SubmissionError, TaskResult};
+use crate::task::{AttachmentBody, Envelope, Status, SubmissionError, TaskResult, TraceContext};
 
 /// The longest wait for a task's end; a client asks again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -154,6 +155,7 @@ async fn submit_task(
     if envelope.task_type.is_none() {
         return Err(Problem::invalid("type", "expected a task type such as order.ship"));
     }
+    envelope.trace = trace(&headers);
     complete(&mut envelope);
     let accepted = submit(Arc::clone(&app.store), app.broker.clone(), config, envelope).await.map_err(not_accepted)?;
     let is_new = accepted.already.is_none();
@@ -182,6 +184,12 @@ async fn submit_task(
     };
     let ended = wait.is_some() && status.is_some_and(Status::is_ended);
     Ok((if is_new && !ended { StatusCode::CREATED } else { StatusCode::OK }, Json(submission)))
+}
+
+/// The span of whoever submits; a header that is none is as good as not there.
+fn trace(headers: &HeaderMap) -> Option<TraceContext> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    TraceContext::read(text(TRACEPARENT_HEADER)?, text(TRACESTATE_HEADER))
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {

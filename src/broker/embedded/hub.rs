@@ -12,7 +12,7 @@ use crate::broker::{
     Answering, Argument, BrokerErrorConflict, Delivery, Headers, QueueRole, QueueSpec, Source, Token, Topology,
 };
 use crate::policy::TopicPattern;
-use crate::task::Millis;
+use crate::task::{Millis, TraceContext};
 
 /// What all clients of one embedded broker share.
 #[derive(Debug, Default)]
@@ -58,6 +58,7 @@ pub(super) struct Stored {
     pub(super) routing_key: String,
     pub(super) arrives_at: Option<Millis>,
     pub(super) priority: Option<i64>,
+    pub(super) trace: Option<TraceContext>,
     pub(super) headers: Headers,
     /// How often it was delivered and came back.
     pub(super) returns: i64,
@@ -272,6 +273,7 @@ impl Core {
                     routing_key: message.routing_key.clone(),
                     arrives_at: message.arrives_at,
                     priority: message.priority,
+                    trace: message.trace.clone(),
                     redelivered: message.returns > 0,
                     returns: message.returns,
                     token: Token::new(answer),

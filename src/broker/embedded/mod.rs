@@ -19,11 +19,11 @@ use tokio::sync::mpsc;
 
 use self::hub::{Consumer, Hub, Stored};
 use super::{
-    ARRIVES_AT_HEADER, Broker, BrokerError, Consumption, CopyContent, DEAD_LETTER_TYPE, DeadCopy, DeadPass, Delivery,
-    Difference, HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec, SessionWatch,
-    Source, Target, Topology, copy_of,
+    ARRIVES_AT_HEADER, About, Broker, BrokerError, Consumption, CopyContent, DEAD_LETTER_TYPE, DeadCopy, DeadPass,
+    Delivery, Difference, HeaderValue, Message, PRIORITY_HEADER, Published, QueueDepth, QueueRole, QueueSpec,
+    SessionWatch, Source, TRACEPARENT_HEADER, TRACESTATE_HEADER, Target, Topology, copy_of,
 };
-use crate::task::{Lane, LaneKey, Spot};
+use crate::task::{Lane, LaneKey, Spot, TraceContext};
 
 const PLACE: &str = "embedded";
 
@@ -86,6 +86,12 @@ impl EmbeddedBroker {
                 _ => None,
             })
         };
+        let text = |header: &str| {
+            message.headers.iter().find_map(|(name, value)| match value {
+                HeaderValue::Text(text) if *name == header => Some(text.as_str()),
+                _ => None,
+            })
+        };
         let stored = |routing_key: String| Stored {
             body: message.body.clone(),
             message_type: message.message_type.map(str::to_owned),
@@ -93,6 +99,7 @@ impl EmbeddedBroker {
             routing_key,
             arrives_at: number(ARRIVES_AT_HEADER),
             priority: number(PRIORITY_HEADER),
+            trace: text(TRACEPARENT_HEADER).and_then(|parent| TraceContext::read(parent, text(TRACESTATE_HEADER))),
             // A copy's alone are ever asked for.
             headers: if matches!(message.target, Target::Dead { .. }) { message.headers.clone() } else { Vec::new() },
             returns: 0,
@@ -107,8 +114,8 @@ impl EmbeddedBroker {
                 let name = format!("{}.{queue}.dead", self.namespace);
                 core.push(&name, stored(name.clone()))
             }
-            // The store holds the waits.
-            Target::Rung { .. } => false,
+            // The store holds the waits; and nobody outside this process has a queue here.
+            Target::Rung { .. } | Target::Event { .. } | Target::Reply { .. } => false,
         });
         if taken { Published::Confirmed } else { Published::Returned }
     }
@@ -268,8 +275,8 @@ impl Broker for EmbeddedBroker {
         Ok(Box::new(EmbeddedDeadPass { hub: self.hub.clone(), name, taken: Vec::new() }))
     }
 
-    async fn version(&self) -> Result<String, BrokerError> {
-        Ok(format!("embedded {}", env!("CARGO_PKG_VERSION")))
+    async fn about(&self) -> Result<About, BrokerError> {
+        Ok(About { product: "embedded".into(), version: env!("CARGO_PKG_VERSION").into(), frame_max: None })
     }
 
     async fn close(&self) {

@@ -3,6 +3,7 @@
 //! Nothing here ever puts a password, or a URL that may hold one, into a text.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use lapin::{Connection, ConnectionProperties, ErrorKind};
 use tokio::time::timeout;
 
 use super::greeting::Greeting;
+use super::sieve::FRAME_MAX;
 use super::{conflict, transport};
 use crate::broker::BrokerError;
 
@@ -29,11 +31,14 @@ pub(super) mod reply {
 }
 
 /// One node of the broker.
+#[derive(Clone)]
 pub(super) struct Endpoint {
     uri: AMQPUri,
     tls: Arc<OwnedTLSConfig>,
-    /// Host and port.
+    /// Host and port, and the address where the host has several.
     pub(super) place: String,
+    /// Which of the host's addresses, once that is known; before it cannot be connected to.
+    pub(super) address: Option<SocketAddr>,
 }
 
 impl fmt::Debug for Endpoint {
@@ -54,7 +59,7 @@ pub(super) struct Opened {
 }
 
 impl Endpoint {
-    /// Reads an AMQP URL. The heartbeat of our configuration replaces one in the URL.
+    /// Reads an AMQP URL. The heartbeat of our configuration and our longest frame replace those in the URL.
     pub(super) fn parse(url: &str, heartbeat: Duration, tls: Arc<OwnedTLSConfig>) -> Result<Endpoint, BrokerError> {
         let bad = |reason: String| BrokerError::BadUrl { place: shown(url), reason };
         let rest = url
@@ -80,12 +85,33 @@ impl Endpoint {
             return Err(bad("the vhost is longer than 255 bytes".into()));
         }
         uri.query.heartbeat = Some(heartbeat_seconds(heartbeat));
+        uri.query.frame_max = Some(FRAME_MAX);
         let place = if uri.authority.host.contains(':') {
             format!("[{}]:{}", uri.authority.host, uri.authority.port)
         } else {
             format!("{}:{}", uri.authority.host, uri.authority.port)
         };
-        Ok(Endpoint { uri, tls, place })
+        Ok(Endpoint { uri, tls, place, address: None })
+    }
+
+    /// This node at one of its host's addresses.
+    pub(super) fn at(&self, address: SocketAddr, one_of_several: bool) -> Endpoint {
+        let mut at = self.clone();
+        at.address = Some(address);
+        if one_of_several {
+            at.place = format!("{} ({})", self.place, address.ip());
+        }
+        at
+    }
+
+    /// What was read.
+    pub(super) fn uri(&self) -> &AMQPUri {
+        &self.uri
+    }
+
+    /// Host and port.
+    pub(super) fn host(&self) -> (&str, u16) {
+        (&self.uri.authority.host, self.uri.authority.port)
     }
 
     /// Opens one connection, within `limit`; the version is what the broker said before we logged in.
@@ -95,8 +121,11 @@ impl Endpoint {
             .with_client_property("product".into(), "redeliver".into())
             .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
         let greeting = Arc::new(Greeting::default());
-        match timeout(limit, transport::connect(self.uri.clone(), self.tls.clone(), properties, greeting.clone())).await
-        {
+        let Some(address) = self.address else {
+            return Err(BrokerError::Unreachable { place: self.place.clone(), reason: "it has no address".into() });
+        };
+        let connecting = transport::connect(self.uri.clone(), address, self.tls.clone(), properties, greeting.clone());
+        match timeout(limit, connecting).await {
             Ok(Ok(connection)) => Ok((greeting.version(), connection)),
             Ok(Err(error)) => Err(greeting.refusal(&self.place).unwrap_or_else(|| self.error(&error))),
             Err(_) => Err(self.too_slow("connecting", limit)),
@@ -131,30 +160,6 @@ impl Endpoint {
             reason: format!("{doing} took longer than {} s", limit.as_secs_f32()),
         }
     }
-}
-
-/// Connects to the first node that answers, beginning at `first`. A refusal ends the search: the nodes of one cluster share
-/// users, and a wrong version is worth an answer at once.
-pub(super) async fn open_any(
-    endpoints: &[Arc<Endpoint>],
-    first: usize,
-    name: &str,
-    limit: Duration,
-) -> Result<Opened, BrokerError> {
-    let mut last = BrokerError::BadUrl { place: String::new(), reason: "no URL is configured".into() };
-    for turn in 0..endpoints.len() {
-        let endpoint = &endpoints[(first + turn) % endpoints.len()];
-        match open(endpoint, name, limit).await {
-            Err(error @ BrokerError::Unreachable { .. }) => last = error,
-            done => return done,
-        }
-    }
-    Err(last)
-}
-
-async fn open(endpoint: &Arc<Endpoint>, name: &str, limit: Duration) -> Result<Opened, BrokerError> {
-    let (version, connection) = endpoint.connect(name, limit).await?;
-    Ok(Opened { endpoint: endpoint.clone(), version, connection })
 }
 
 /// AMQP counts heartbeats in whole seconds, and 0 would mean none.

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::endpoint::Endpoint;
+use super::nodes::Nodes;
 use super::session::Life;
 use super::topology::Asker;
 use crate::broker::{BrokerError, QueueRole, QueueSpec, SessionWatch, Topology};
@@ -33,13 +34,21 @@ pub(super) struct Keeper {
     watch: Arc<dyn SessionWatch>,
     /// Whether the arguments of what exists have been checked: once is enough, they cannot change.
     checked: AtomicBool,
+    /// Whether the broker lets us declare: a worker can do with less.
+    declares: AtomicBool,
     /// A message came back: perhaps something is missing.
     pub(super) returned: Notify,
 }
 
 impl Keeper {
     pub(super) fn new(topology: Arc<Topology>, watch: Arc<dyn SessionWatch>) -> Keeper {
-        Keeper { topology: ArcSwap::new(topology), watch, checked: AtomicBool::new(false), returned: Notify::new() }
+        Keeper {
+            topology: ArcSwap::new(topology),
+            watch,
+            checked: AtomicBool::new(false),
+            declares: AtomicBool::new(true),
+            returned: Notify::new(),
+        }
     }
 
     /// From the next look on.
@@ -48,23 +57,41 @@ impl Keeper {
         self.checked.store(false, Ordering::Relaxed);
     }
 
-    /// Makes the topology complete.
+    /// Makes the topology complete. A user who may not declare takes what is there as it is, and fails for what is not.
     pub(super) async fn complete(
         &self,
         connection: &Connection,
         endpoint: &Arc<Endpoint>,
         limit: Duration,
+        nodes: &Nodes,
     ) -> Result<(), BrokerError> {
         let mut asker = Asker::new(connection, endpoint.clone(), limit);
         let topology = self.topology.load_full();
+        let probe = topology.queues.iter().find(|spec| spec.role == QueueRole::Rejected);
         let absent = asker.absent(&topology).await?;
         self.restore(&mut asker, &absent).await?;
+        if self.declares.load(Ordering::Relaxed) {
+            match self.compare(&mut asker, &topology).await {
+                Err(BrokerError::Refused { reason, .. }) => {
+                    warn!("this user may not declare, so arguments and bindings are taken as they are: {reason}");
+                    self.declares.store(false, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error),
+                Ok(()) => return self.probe(&mut asker, probe, nodes).await,
+            }
+        }
+        asker.need_exchanges(&topology).await?;
+        self.probe(&mut asker, probe, nodes).await
+    }
+
+    /// Holds what is there against the topology, and declares what belongs to no queue.
+    async fn compare(&self, asker: &mut Asker<'_>, topology: &Topology) -> Result<(), BrokerError> {
         if !self.checked.load(Ordering::Relaxed) {
-            let absent = asker.check(&topology).await?;
-            self.restore(&mut asker, &absent).await?;
+            let absent = asker.check(topology).await?;
+            self.restore(asker, &absent).await?;
             self.checked.store(true, Ordering::Relaxed);
         }
-        asker.declare_routes(&topology).await
+        asker.declare_routes(topology).await
     }
 
     /// Looks again and again, until the session ends; ends it when something cannot be mended.
@@ -74,6 +101,7 @@ impl Keeper {
         endpoint: Arc<Endpoint>,
         limit: Duration,
         life: Arc<Life>,
+        nodes: Arc<Nodes>,
     ) {
         loop {
             tokio::select! {
@@ -83,15 +111,24 @@ impl Keeper {
             }
             let looked = tokio::select! {
                 () = life.ended() => return,
-                looked = self.complete(&connection, &endpoint, limit) => looked,
+                looked = self.complete(&connection, &endpoint, limit, &nodes) => looked,
             };
             if let Err(error) = looked {
-                return life.end(format!("looking for lost queues: {error}"));
+                return life.end_elsewhere(format!("looking for lost queues: {error}"));
             }
             tokio::select! {
                 () = life.ended() => return,
                 () = sleep(PAUSE) => {}
             }
+        }
+    }
+
+    /// A node that has lost its cluster's majority still answers for its queues, with nothing in them. Only what needs the majority
+    /// tells: taking from a queue that is empty nearly always. Where no other node is left to go to, this one is taken as it is.
+    async fn probe(&self, asker: &mut Asker<'_>, queue: Option<&QueueSpec>, nodes: &Nodes) -> Result<(), BrokerError> {
+        match queue {
+            Some(spec) if nodes.has_others() => asker.serves(&spec.name).await,
+            _ => Ok(()),
         }
     }
 
@@ -111,7 +148,15 @@ impl Keeper {
         if !dead.is_empty() {
             written(asker, self.watch.found_dead_missing(dead)).await?;
         }
-        asker.declare_queues(absent).await
+        match asker.declare_queues(absent).await {
+            // Somebody else has to; until then this is no reason to give up.
+            Err(BrokerError::Refused { reason, .. }) => Err(asker.failed(format!(
+                "{} is missing and this user may not declare it ({reason}): import the definitions, or `redeliver topology apply` \
+                 as somebody who may",
+                names.join(", ")
+            ))),
+            declared => declared,
+        }
     }
 }
 

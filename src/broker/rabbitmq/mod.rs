@@ -13,6 +13,8 @@ mod dead_pass;
 mod endpoint;
 mod greeting;
 mod keeper;
+mod management;
+mod nodes;
 mod publisher;
 mod session;
 mod sieve;
@@ -31,17 +33,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
+pub use self::management::Management;
 pub use self::tls::Tls;
 
 use self::consumer::Intake;
 use self::dead_pass::RabbitDeadPass;
-use self::endpoint::{Endpoint, Opened, open_any};
+use self::endpoint::{Endpoint, Opened};
 use self::keeper::Keeper;
 use self::session::{Plan, Supervisor, close};
 use self::topology::Asker;
 use super::{
-    Broker, BrokerError, Consumption, DeadPass, Delivery, Difference, Message, Published, QueueDepth, SessionWatch,
-    Topology,
+    About, Broker, BrokerError, Consumption, DeadPass, Delivery, Difference, Message, Published, QueueDepth,
+    SessionWatch, Topology,
 };
 use crate::task::Spot;
 
@@ -85,7 +88,7 @@ impl RabbitBroker {
         heartbeat: Duration,
     ) -> Result<RabbitBroker, BrokerError> {
         let tls = Arc::new(tls.read()?);
-        let parse = |url: &String| Endpoint::parse(url, heartbeat, Arc::clone(&tls)).map(Arc::new);
+        let parse = |url: &String| Endpoint::parse(url, heartbeat, Arc::clone(&tls));
         let endpoints = urls.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         if endpoints.is_empty() {
             return Err(BrokerError::BadUrl { place: String::new(), reason: "no URL is given".into() });
@@ -115,15 +118,26 @@ impl RabbitBroker {
         if let Some(opened) = kept.as_ref().filter(|opened| opened.connection.status().connected()) {
             return Ok(opened.clone());
         }
-        let opened = Arc::new(open_any(&self.supervisor.endpoints, 0, "redeliver admin", self.limit()).await?);
+        let opened = Arc::new(self.supervisor.nodes.open("redeliver admin", self.limit()).await?);
         *kept = Some(opened.clone());
         Ok(opened)
     }
 }
 
+impl RabbitBroker {
+    /// This node cannot answer: it may have lost its cluster's majority.
+    async fn ask_elsewhere(&self, asked: &Arc<Opened>) {
+        self.supervisor.nodes.leave(&asked.endpoint);
+        let mut kept = self.asking.lock().await;
+        if let Some(opened) = kept.take_if(|kept| Arc::ptr_eq(kept, asked)) {
+            close(&opened.connection).await;
+        }
+    }
+}
+
 impl std::fmt::Debug for RabbitBroker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RabbitBroker").field("endpoints", &self.supervisor.endpoints).finish_non_exhaustive()
+        f.debug_struct("RabbitBroker").field("nodes", &self.supervisor.nodes).finish_non_exhaustive()
     }
 }
 
@@ -134,12 +148,23 @@ impl Drop for RabbitBroker {
     }
 }
 
-/// Runs a question on the kept connection.
+/// Runs a question on the kept connection; at the next node when this one cannot answer.
 macro_rules! ask {
     ($broker:expr, $asker:ident => $question:expr) => {{
-        let opened = $broker.asking().await?;
-        let mut $asker = Asker::new(&opened.connection, opened.endpoint.clone(), $broker.limit());
-        $question.await
+        let mut tries = 0;
+        loop {
+            let opened = $broker.asking().await?;
+            let mut $asker = Asker::new(&opened.connection, opened.endpoint.clone(), $broker.limit());
+            tries += 1;
+            match $question.await {
+                Err(BrokerError::Unreachable { .. } | BrokerError::Failed { .. })
+                    if tries < $broker.supervisor.nodes.count() =>
+                {
+                    $broker.ask_elsewhere(&opened).await;
+                }
+                answer => break answer,
+            }
+        }
     }};
 }
 
@@ -230,19 +255,17 @@ impl Broker for RabbitBroker {
     }
 
     async fn dead_pass(&self, queue: &str) -> Result<Box<dyn DeadPass>, BrokerError> {
-        let opened = open_any(&self.supervisor.endpoints, 0, "redeliver dead pass", self.limit()).await?;
+        let opened = self.supervisor.nodes.open("redeliver dead pass", self.limit()).await?;
         let name = format!("{}.{queue}.dead", self.supervisor.namespace);
         let name = wire::short("queue name", &name)
             .map_err(|reason| BrokerError::Failed { place: opened.endpoint.place.clone(), reason })?;
         Ok(Box::new(RabbitDeadPass::new(opened, name, self.limit(), self.dead_pass_prefetch)))
     }
 
-    async fn version(&self) -> Result<String, BrokerError> {
-        let version = match self.supervisor.session() {
-            Some(session) => session.version().to_owned(),
-            None => self.asking().await?.version.clone(),
-        };
-        Ok(format!("RabbitMQ {version}"))
+    async fn about(&self) -> Result<About, BrokerError> {
+        let opened = self.asking().await?;
+        let frame_max = Some(opened.connection.configuration().frame_max());
+        Ok(About { product: "RabbitMQ".into(), version: opened.version.clone(), frame_max })
     }
 
     async fn close(&self) {

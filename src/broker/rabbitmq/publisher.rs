@@ -6,6 +6,7 @@
 //! the returned message, never from the confirm that carried it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,15 +20,18 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
 use super::keeper::Keeper;
+use super::nodes::Nodes;
 use super::session::Life;
 use super::topology::is_not_found;
 use super::wire::{self, Outgoing};
-use crate::broker::{Message, Published};
+use crate::broker::{Message, Published, Target};
 
 /// Messages of one batch that are out without a confirm. More gain nothing and cost the broker memory.
 const WINDOW: usize = 1024;
 /// Batches under way at once.
 const CHANNELS: usize = 32;
+/// So many batches in a row without one answer in their whole time: the broker works elsewhere, if at all.
+const SILENT_BATCHES: u32 = 2;
 /// How long an abandoned channel may take to close.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -41,6 +45,9 @@ pub(super) struct Publisher {
     keeper: Option<Arc<Keeper>>,
     slots: Semaphore,
     idle: Mutex<Vec<Channel>>,
+    nodes: Arc<Nodes>,
+    /// Batches without any answer since the last answer.
+    silent: AtomicU32,
 }
 
 /// What became of one message, before returns are looked at.
@@ -57,6 +64,7 @@ impl Publisher {
         life: Arc<Life>,
         confirm_timeout: Duration,
         keeper: Option<Arc<Keeper>>,
+        nodes: Arc<Nodes>,
     ) -> Publisher {
         Publisher {
             connection,
@@ -66,6 +74,8 @@ impl Publisher {
             keeper,
             slots: Semaphore::new(CHANNELS),
             idle: Mutex::new(Vec::new()),
+            nodes,
+            silent: AtomicU32::new(0),
         }
     }
 
@@ -96,6 +106,7 @@ impl Publisher {
             Err(_) => return not_sent("no publishing channel could be opened in time"),
         };
         let (results, settled) = self.publish_on(&channel, messages, deadline).await;
+        self.listen(&results);
         if settled {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
         } else {
@@ -103,6 +114,23 @@ impl Publisher {
             tokio::spawn(abandon(channel));
         }
         results
+    }
+
+    /// A node that has lost its cluster's majority takes messages and never confirms one. Where there are other nodes the session
+    /// moves on; not for one queue that is down, while others answer, and not when all nodes were found like that.
+    fn listen(&self, results: &[Published]) {
+        let answered =
+            |result: &Published| matches!(result, Published::Confirmed | Published::Returned | Published::Nacked);
+        if results.iter().any(answered) {
+            self.silent.store(0, Ordering::Relaxed);
+            self.nodes.useful();
+        } else if results.iter().any(|result| matches!(result, Published::Unconfirmed { .. }))
+            && self.silent.fetch_add(1, Ordering::Relaxed) + 1 >= SILENT_BATCHES
+            && !self.blocked()
+            && self.nodes.has_others()
+        {
+            self.life.end_elsewhere("it confirms nothing; it may have lost its cluster's majority".into());
+        }
     }
 
     /// A channel in confirm mode on which nothing is under way.
@@ -136,7 +164,7 @@ impl Publisher {
             }
             match timeout_at(deadline, sending.next()).await {
                 Ok(Some((index, answer))) => {
-                    let (published, returned) = self.judge(answer, &outgoing[index]);
+                    let (published, returned) = self.judge(answer, &outgoing[index], &messages[index]);
                     settled &= !matches!(published, Published::Unconfirmed { .. });
                     results[index] = Some(published);
                     returns.extend(returned);
@@ -163,7 +191,12 @@ impl Publisher {
             })
             .collect();
         apply_returns(&mut results, &returns, &outgoing, messages, settled);
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| !returns.is_empty()) {
+        let lost_of_ours =
+            |(result, message): (&Published, &Message)| *result == Published::Returned && message.target.is_ours();
+        if !returns.is_empty()
+            && let Some(keeper) = &self.keeper
+            && results.iter().zip(messages).any(lost_of_ours)
+        {
             keeper.returned.notify_one();
         }
         (results, settled && channel.status().connected())
@@ -173,7 +206,12 @@ impl Publisher {
         format!("no confirm within {} s", self.confirm_timeout.as_secs_f32())
     }
 
-    fn judge(&self, answer: Answer, outgoing: &Result<Outgoing, String>) -> (Published, Option<BasicReturnMessage>) {
+    fn judge(
+        &self,
+        answer: Answer,
+        outgoing: &Result<Outgoing, String>,
+        message: &Message,
+    ) -> (Published, Option<BasicReturnMessage>) {
         match answer {
             Answer::Confirmed(returned) => (Published::Confirmed, returned),
             Answer::Nacked(returned) => (Published::Nacked, returned),
@@ -182,8 +220,11 @@ impl Publisher {
                 // A missing exchange closes the channel instead of returning the message; the others of the batch share the
                 // channel's end but not the reason.
                 let exchange = outgoing.as_ref().map_or("", |outgoing| outgoing.exchange.as_str());
-                if is_not_found(&error) && !exchange.is_empty() && error.to_string().contains(&format!("'{exchange}'"))
-                {
+                let is_missing = is_not_found(&error)
+                    && !exchange.is_empty()
+                    && error.to_string().contains(&format!("'{exchange}'"));
+                // A returned event has been told to nobody who listens; one for which there was no exchange has not been told.
+                if is_missing && !matches!(message.target, Target::Event { .. }) {
                     (Published::Returned, None)
                 } else {
                     (Published::Unconfirmed { reason: error.to_string() }, None)

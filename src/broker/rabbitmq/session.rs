@@ -7,6 +7,7 @@
 //! A session has two connections, because the broker stops reading from one that publishes while it is low on memory, and acks
 //! on it would wait as well, although they are what frees the memory.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -19,8 +20,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error, info, warn};
 
 use super::consumer::{self, Intake};
-use super::endpoint::{Endpoint, Opened, open_any};
+use super::endpoint::{Endpoint, Opened};
 use super::keeper::Keeper;
+use super::nodes::Nodes;
 use super::publisher::Publisher;
 use crate::broker::BrokerError;
 
@@ -43,6 +45,8 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Life {
     over: CancellationToken,
     why: OnceLock<String>,
+    /// The node itself is of no use; another one may be.
+    useless: AtomicBool,
 }
 
 impl Life {
@@ -52,6 +56,14 @@ impl Life {
         if self.why.set(why).is_ok() {
             self.over.cancel();
         }
+    }
+
+    /// Ends the session because its node, though we are connected, is of no use.
+    pub(super) fn end_elsewhere(&self, why: String) {
+        if !self.is_over() {
+            self.useless.store(true, Ordering::Relaxed);
+        }
+        self.end(why);
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -88,8 +100,7 @@ impl Drop for EndOnDrop {
 pub(super) struct Session {
     pub(super) publisher: Publisher,
     pub(super) life: Arc<Life>,
-    version: String,
-    place: String,
+    endpoint: Arc<Endpoint>,
     /// The guards of its connections.
     guards: TaskTracker,
     /// Held open until the session ends, see [`consumer::start`].
@@ -100,10 +111,6 @@ impl Session {
     /// Whether publishing has a chance.
     pub(super) fn is_up(&self) -> bool {
         !self.life.is_over() && !self.publisher.blocked()
-    }
-
-    pub(super) fn version(&self) -> &str {
-        &self.version
     }
 
     /// Done when its connections are closed or had their time.
@@ -144,7 +151,7 @@ pub(super) struct Plan {
 
 /// One per [`RabbitBroker`](super::RabbitBroker); runs until closed.
 pub(super) struct Supervisor {
-    pub(super) endpoints: Vec<Arc<Endpoint>>,
+    pub(super) nodes: Arc<Nodes>,
     pub(super) namespace: String,
     pub(super) confirm_timeout: Duration,
     pub(super) standing: watch::Sender<Standing>,
@@ -156,9 +163,9 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(super) fn new(endpoints: Vec<Arc<Endpoint>>, namespace: String, confirm_timeout: Duration) -> Supervisor {
+    pub(super) fn new(endpoints: Vec<Endpoint>, namespace: String, confirm_timeout: Duration) -> Supervisor {
         Supervisor {
-            endpoints,
+            nodes: Arc::new(Nodes::new(endpoints)),
             namespace,
             confirm_timeout,
             standing: watch::Sender::new(Standing::default()),
@@ -189,7 +196,7 @@ impl Supervisor {
         let last = match tried.await {
             Ok(Ok(standing)) => standing.last.clone(),
             Ok(Err(_)) => None,
-            Err(_) => Some(Err(self.endpoints[0].too_slow("connecting", limit))),
+            Err(_) => Some(Err(self.unreachable(&format!("connecting took longer than {} s", limit.as_secs_f32())))),
         };
         match (self.session(), last) {
             _ if self.closed.is_cancelled() => Err(self.unreachable("this client was closed")),
@@ -200,7 +207,7 @@ impl Supervisor {
     }
 
     fn unreachable(&self, reason: &str) -> BrokerError {
-        BrokerError::Unreachable { place: self.endpoints[0].place.clone(), reason: reason.into() }
+        BrokerError::Unreachable { place: self.nodes.place(), reason: reason.into() }
     }
 
     /// The sessions from now on also do this.
@@ -234,13 +241,12 @@ impl Supervisor {
 
     async fn run(self: Arc<Self>) {
         let mut trouble: Option<Instant> = None;
-        let mut turn = 0;
         loop {
             let plan = self.plan();
             let opened = tokio::select! {
                 biased;
                 () = self.closed.cancelled() => return,
-                opened = self.open(turn, plan.as_deref()) => opened,
+                opened = self.open(plan.as_deref()) => opened,
             };
             let last = opened.as_ref().map(|_| ()).map_err(Clone::clone);
             if let Some(first) =
@@ -265,8 +271,11 @@ impl Supervisor {
                         () = session.life.ended() => {}
                         () = self.closed.cancelled() => session.life.end("closed".into()),
                     }
+                    if session.life.useless.load(Ordering::Relaxed) {
+                        self.nodes.leave(&session.endpoint);
+                    }
                     let lost = BrokerError::Unreachable {
-                        place: session.place.clone(),
+                        place: session.endpoint.place.clone(),
                         reason: format!("the session ended: {}", session.life.why()),
                     };
                     self.standing.send_replace(Standing { session: None, last: Some(Err(lost)) });
@@ -276,9 +285,14 @@ impl Supervisor {
                     }
                     let lived_ms = millis(began.elapsed());
                     if self.is_current(plan.as_ref()) {
-                        warn!(broker = session.place, reason = session.life.why(), lived_ms, "broker session ended");
+                        warn!(
+                            broker = session.endpoint.place,
+                            reason = session.life.why(),
+                            lived_ms,
+                            "broker session ended"
+                        );
                     } else {
-                        debug!(broker = session.place, lived_ms, "broker session replaced");
+                        debug!(broker = session.endpoint.place, lived_ms, "broker session replaced");
                     }
                     if began.elapsed() >= STABLE {
                         trouble = None;
@@ -291,7 +305,6 @@ impl Supervisor {
                         warn!("no broker session: {error}");
                     }
                     self.standing.send_replace(Standing { session: None, last: Some(Err(error)) });
-                    turn += 1;
                 }
             }
             let wait = wait_after(trouble.map(|since| since.elapsed()), rand::random());
@@ -305,11 +318,31 @@ impl Supervisor {
         }
     }
 
-    /// One session, from the first connection to the last consumer.
-    async fn open(&self, turn: usize, plan: Option<&Plan>) -> Result<Arc<Session>, BrokerError> {
+    /// One session, at the first node where it comes to stand. A node that lets us in and cannot serve its queues is one that has
+    /// lost its cluster's majority; the others may have it.
+    async fn open(&self, plan: Option<&Plan>) -> Result<Arc<Session>, BrokerError> {
+        let mut tries = 0;
+        loop {
+            let opened = self.nodes.open("redeliver publish", self.confirm_timeout).await?;
+            let endpoint = opened.endpoint.clone();
+            tries += 1;
+            match self.stand_up(opened, plan).await {
+                Err(error) if !is_final(&error) => {
+                    self.nodes.leave(&endpoint);
+                    if tries >= self.nodes.count() {
+                        return Err(error);
+                    }
+                    warn!("no broker session at this node, trying the next: {error}");
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// From the first connection to the last consumer.
+    async fn stand_up(&self, opened: Opened, plan: Option<&Plan>) -> Result<Arc<Session>, BrokerError> {
         let limit = self.confirm_timeout;
-        let Opened { endpoint, version, connection } =
-            open_any(&self.endpoints, turn, "redeliver publish", limit).await?;
+        let Opened { endpoint, version, connection } = opened;
         let life = Arc::new(Life::default());
         // Whichever way this ends before the session stands, what was opened goes with it.
         let unfinished = EndOnDrop(Some(life.clone()));
@@ -327,29 +360,37 @@ impl Supervisor {
                 () = life.ended() => {
                     return Err(BrokerError::Unreachable { place: endpoint.place.clone(), reason: life.why().into() });
                 }
-                started = start_consuming(plan, &connection, &endpoint, limit, &life) => channels = started?,
+                started = self.start_consuming(plan, &connection, &endpoint, &life) => channels = started?,
             }
-            tokio::spawn(plan.keeper.clone().keep(connection, endpoint.clone(), limit, life.clone()));
+            tokio::spawn(plan.keeper.clone().keep(
+                connection,
+                endpoint.clone(),
+                limit,
+                life.clone(),
+                self.nodes.clone(),
+            ));
         }
         info!(broker = endpoint.place, version, consuming = plan.is_some(), "broker session up");
         let keeper = plan.map(|plan| plan.keeper.clone());
-        let publisher = Publisher::new(publishing, self.namespace.clone(), life.clone(), limit, keeper);
+        let (namespace, nodes) = (self.namespace.clone(), self.nodes.clone());
+        let publisher = Publisher::new(publishing, namespace, life.clone(), limit, keeper, nodes);
         unfinished.disarm();
-        Ok(Arc::new(Session { publisher, life, version, place: endpoint.place.clone(), guards, _consuming: channels }))
+        Ok(Arc::new(Session { publisher, life, endpoint, guards, _consuming: channels }))
     }
-}
 
-async fn start_consuming(
-    plan: &Plan,
-    connection: &Connection,
-    endpoint: &Arc<Endpoint>,
-    limit: Duration,
-    life: &Arc<Life>,
-) -> Result<Vec<Channel>, BrokerError> {
-    plan.keeper.complete(connection, endpoint, limit).await?;
-    consumer::start(connection, &plan.intake, life, limit)
-        .await
-        .map_err(|reason| BrokerError::Unreachable { place: endpoint.place.clone(), reason })
+    async fn start_consuming(
+        &self,
+        plan: &Plan,
+        connection: &Connection,
+        endpoint: &Arc<Endpoint>,
+        life: &Arc<Life>,
+    ) -> Result<Vec<Channel>, BrokerError> {
+        let limit = self.confirm_timeout;
+        plan.keeper.complete(connection, endpoint, limit, &self.nodes).await?;
+        consumer::start(connection, &plan.intake, life, limit)
+            .await
+            .map_err(|reason| BrokerError::Unreachable { place: endpoint.place.clone(), reason })
+    }
 }
 
 /// Whether no later try can mend it.

@@ -4,6 +4,11 @@
 //! UTF-8, and goes as deep as a header table is nested. One such message would end every session it is delivered to, and with it
 //! the prefetch of every lane, until the delivery limit has moved them all to `.rejected`. So bytes that are no text become `?`,
 //! and a table or array that is nested too deep or cannot be read becomes a long string of the same length.
+//!
+//! Headers that their producer could send in one frame and that are too long for one of ours (the broker does not split them)
+//! are taken out: [`FRAME_MAX`] is smaller than a producer's usual one, and lapin ends the connection over a longer frame.
+
+use std::ops::Range;
 
 use tracing::debug;
 
@@ -16,7 +21,11 @@ const HEAD: usize = 7;
 /// Head and end marker.
 const OVERHEAD: usize = HEAD + 1;
 /// Longer than any frame that is not a body; what claims to be more is left to lapin to refuse.
-const LONGEST_HELD: usize = 1024 * 1024;
+const LONGEST_HELD: usize = 16 * 1024 * 1024;
+/// The longest frame we agree to, head and end marker included. lapin keeps 32 of them each way for each connection and
+/// comes to touch them all, which with RabbitMQ's own 128 KiB is 16 MiB of memory a session. Above our own headers' cap of 16 KiB,
+/// since headers stand in one frame, and above the 8,192 bytes that RabbitMQ 4.1 asks for at least.
+pub(super) const FRAME_MAX: u32 = 32 * 1024;
 /// Tables and arrays within each other. Nobody means more, and every level costs the parser stack.
 const DEEPEST: usize = 16;
 
@@ -75,11 +84,31 @@ impl Sieve {
                     if kind == METHOD {
                         see(frame)?;
                     }
-                    self.ready += length;
+                    if kind == HEADER && length > FRAME_MAX as usize {
+                        self.pass_without_headers(length - OVERHEAD);
+                    } else {
+                        self.ready += length;
+                    }
                 }
                 _ => self.opaque = true,
             }
         }
+    }
+
+    /// Lets the content header that comes next, of a payload of `length` bytes, pass without its headers. One in which they cannot
+    /// be found passes as it is.
+    fn pass_without_headers(&mut self, length: usize) {
+        let at = self.ready + HEAD;
+        let found = Walk { bytes: &mut self.bytes[at..at + length], at: 0 }.headers();
+        let headers = found.unwrap_or_default();
+        let left = length - headers.len();
+        if let (false, Ok(size)) = (headers.is_empty(), u32::try_from(left)) {
+            debug!(bytes = headers.len(), "headers that are too long for one frame of ours are left out");
+            self.bytes[self.ready + 3..at].copy_from_slice(&size.to_be_bytes());
+            self.bytes[at + headers.start - 4..at + headers.start].fill(0);
+            self.bytes.drain(at + headers.start..at + headers.end);
+        }
+        self.ready += left + OVERHEAD;
     }
 
     /// Moves what may pass into `out`; how much it was.
@@ -146,6 +175,23 @@ impl Walk<'_> {
             }
         }
         Some(())
+    }
+
+    /// Where in a content header the entries of its headers stand, behind their length.
+    fn headers(&mut self) -> Option<Range<usize>> {
+        self.skip(12)?;
+        let flags = self.u16()?;
+        if flags & (1 << 13) == 0 {
+            return None;
+        }
+        // content type, content encoding
+        for _ in (14..16).filter(|bit| flags & (1 << bit) != 0) {
+            self.short()?;
+        }
+        let length = self.u32()?;
+        let start = self.at;
+        self.skip(length)?;
+        Some(start..self.at)
     }
 
     fn table(&mut self, depth: usize) -> Option<()> {
@@ -358,6 +404,31 @@ mod tests {
         let mut bytes = written(&header(properties));
         bytes.extend(written(&AMQPFrame::Heartbeat));
         assert_eq!(sieved(&bytes, 5), bytes);
+    }
+
+    #[test]
+    fn headers_that_fill_more_than_one_frame_of_ours_are_left_out_and_the_rest_is_kept() {
+        let most = FRAME_MAX as usize - 60;
+        for (length, kept) in [(most, true), (FRAME_MAX as usize, false), (120_000, false)] {
+            let mut headers = FieldTable::default();
+            headers.insert("long".into(), AMQPValue::LongString("x".repeat(length).into()));
+            let properties = BasicProperties::default()
+                .with_content_type("text/plain".into())
+                .with_headers(headers)
+                .with_message_id("m-1".into());
+            let mut bytes = written(&header(properties));
+            bytes.extend(written(&AMQPFrame::Body(1, b"abc".to_vec())));
+            let passed = sieved(&bytes, 1_000);
+            let (rest, frame) = parse_frame(passed.as_slice()).expect("a header");
+            assert!(passed.len() - rest.len() <= FRAME_MAX as usize, "lapin ends the connection over it");
+            let AMQPFrame::Header(1, told) = frame else { panic!("{frame:?}") };
+            assert_eq!(told.properties.message_id().as_ref().map(|id| id.as_str()), Some("m-1"));
+            assert_eq!(told.properties.content_type().as_ref().map(|text| text.as_str()), Some("text/plain"));
+            let headers = told.properties.headers().as_ref().expect("the field stays");
+            assert_eq!(headers.inner().len(), usize::from(kept), "{length}");
+            let (rest, body) = parse_frame(rest).expect("a body");
+            assert!(matches!(body, AMQPFrame::Body(1, body) if body == b"abc") && rest.is_empty());
+        }
     }
 
     #[test]

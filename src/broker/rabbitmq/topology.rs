@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::options::{
-    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+    BasicGetOptions, BasicNackOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
@@ -85,6 +86,23 @@ impl<'c> Asker<'c> {
             ready: u64::from(queue.message_count()),
             consumers: u64::from(queue.consumer_count()),
         }))
+    }
+
+    /// Whether queue `name` takes part in a majority: taking a message needs one, whether there is a message or not. One that is
+    /// there goes back.
+    pub(super) async fn serves(&mut self, name: &str) -> Result<(), BrokerError> {
+        let queue = self.name(name)?;
+        let taken = self
+            .ask("taking from a queue", async |channel| {
+                let taken = channel.basic_get(queue, BasicGetOptions::default()).await?;
+                if let Some(taken) = &taken {
+                    let back = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
+                    channel.basic_nack(taken.delivery_tag, back).await?;
+                }
+                Ok(())
+            })
+            .await?;
+        self.expect_found(taken, name)
     }
 
     async fn exchange(&mut self, spec: &ExchangeSpec) -> Result<bool, BrokerError> {
@@ -194,6 +212,20 @@ impl<'c> Asker<'c> {
                 })
                 .await?;
             self.expect_found(bound, &binding.queue)?;
+        }
+        Ok(())
+    }
+
+    /// Fails, naming it, when an exchange is not there.
+    pub(super) async fn need_exchanges(&mut self, topology: &Topology) -> Result<(), BrokerError> {
+        for spec in &topology.exchanges {
+            if !self.exchange(spec).await? {
+                return Err(self.failed(format!(
+                    "exchange {:?} is missing and this user may not declare it: import the definitions, or `redeliver topology \
+                     apply` as somebody who may",
+                    spec.name
+                )));
+            }
         }
         Ok(())
     }

@@ -16,8 +16,8 @@ use async_rs::util::RuntimeParts;
 use async_rs::{Runtime, Tokio, TokioRuntime};
 use futures_util::Stream;
 use futures_util::io::{AsyncRead, AsyncWrite};
-use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, OwnedTLSConfig};
-use lapin::uri::AMQPUri;
+use lapin::tcp::{AsyncTcpStream, OwnedTLSConfig};
+use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties};
 
 use super::greeting::Greeting;
@@ -25,9 +25,10 @@ use super::sieve::Sieve;
 
 const READ_AT_ONCE: usize = 32 * 1024;
 
-/// Connects and logs in; `greeting` hears what the broker says first.
+/// Connects to the host of `uri` at `address` and logs in; `greeting` hears what the broker says first.
 pub(super) async fn connect(
     uri: AMQPUri,
+    address: SocketAddr,
     tls: Arc<OwnedTLSConfig>,
     properties: ConnectionProperties,
     greeting: Arc<Greeting>,
@@ -35,7 +36,11 @@ pub(super) async fn connect(
     let tokio = Runtime::tokio_current();
     let runtime = Runtime::new(RuntimeParts::new(tokio.clone(), Ours(tokio.clone())));
     let open = async move |uri: AMQPUri, _: Runtime<RuntimeParts<TokioRuntime, Ours>>| {
-        let inner = uri.connect_with_config_async(tls.as_ref().as_ref(), &tokio).await?;
+        let inner = AsyncTcpStream::connect(&tokio, address).await?;
+        let inner = match uri.scheme {
+            AMQPScheme::AMQP => inner,
+            AMQPScheme::AMQPS => inner.into_tls(&uri.authority.host, tls.as_ref().as_ref()).await?,
+        };
         let socket =
             Socket { inner, sieve: Sieve::default(), buffer: vec![0; READ_AT_ONCE].into(), greeting: greeting.clone() };
         Ok(AsyncTcpStream::Plain(socket))

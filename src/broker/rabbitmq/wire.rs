@@ -7,9 +7,10 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use crate::broker::{
-    ARRIVES_AT_HEADER, Argument, Delivery, HeaderValue, Headers, Message, PRIORITY_HEADER, Source, Target, Token,
+    ARRIVES_AT_HEADER, Argument, Delivery, HeaderValue, Headers, Message, PRIORITY_HEADER, Source, TRACEPARENT_HEADER,
+    TRACESTATE_HEADER, Target, Token,
 };
-use crate::task::Millis;
+use crate::task::{Millis, TraceContext};
 
 /// Headers do not span frames, and the connection dies with a frame that is too long.
 const LONGEST_HEADERS: usize = 16 * 1024;
@@ -29,6 +30,8 @@ pub(super) fn outgoing(namespace: &str, message: &Message) -> Result<Outgoing, S
         Target::Lane(key) => (String::new(), format!("{namespace}.{}.{}", key.queue, key.lane.as_str())),
         Target::Rung { queue, delay_ms } => (String::new(), format!("{namespace}.{queue}.delay.{delay_ms}")),
         Target::Dead { queue } => (String::new(), format!("{namespace}.{queue}.dead")),
+        Target::Event { topic } => (format!("{namespace}.events"), (*topic).to_owned()),
+        Target::Reply { queue } => (String::new(), queue.clone()),
     };
     let mut properties = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
@@ -36,6 +39,9 @@ pub(super) fn outgoing(namespace: &str, message: &Message) -> Result<Outgoing, S
         .with_message_id(short("message id", &message.message_id)?);
     if let Some(kind) = message.message_type {
         properties = properties.with_type(kind.into());
+    }
+    if let Some(id) = &message.correlation_id {
+        properties = properties.with_correlation_id(short("correlation id", id)?);
     }
     if !message.headers.is_empty() {
         properties = properties.with_headers(headers(&message.headers));
@@ -104,6 +110,7 @@ pub(super) fn delivery(queue: &str, source: Source, incoming: lapin::message::De
         routing_key,
         arrives_at: number(ARRIVES_AT_HEADER),
         priority: number(PRIORITY_HEADER),
+        trace: headers.and_then(trace),
         redelivered: incoming.redelivered,
         returns: number("x-delivery-count").unwrap_or(0),
         body: incoming.data.into(),
@@ -126,6 +133,16 @@ fn integer(value: &AMQPValue) -> Option<Millis> {
         AMQPValue::ShortString(text) => text.as_str().trim().parse().ok(),
         _ => None,
     }
+}
+
+/// The span that sent a message; a header that is no text is as good as not there.
+fn trace(headers: &FieldTable) -> Option<TraceContext> {
+    let text = |name: &str| match headers.inner().get(name)? {
+        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok(),
+        AMQPValue::ShortString(text) => Some(text.as_str()),
+        _ => None,
+    };
+    TraceContext::read(text(TRACEPARENT_HEADER)?, text(TRACESTATE_HEADER))
 }
 
 /// The key with which a dead-lettered message was first published. The broker puts its newest death first, so the oldest is

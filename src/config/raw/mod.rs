@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 
-use super::value::{AnyValue, DurationText, SizeText, Spanned, Urls};
+use super::value::{AnyValue, DurationText, SizeText, Spanned, Topics, Urls};
 
 /// The config file of `redeliver`.
 #[derive(Debug, Default, serde::Deserialize, JsonSchema)]
@@ -35,6 +35,8 @@ pub struct RawFile {
     pub console: Option<RawConsole>,
     /// Prometheus and probes.
     pub metrics: Option<RawMetrics>,
+    /// What other services are told of tasks.
+    pub events: Option<RawEvents>,
     /// Who is told when something is wrong.
     #[serde(default)]
     pub webhook: Vec<Spanned<RawWebhook>>,
@@ -73,13 +75,17 @@ pub struct RawBroker {
     pub cert_file: Option<Spanned<String>>,
     /// PEM file of its private key.
     pub key_file: Option<Spanned<String>>,
+    /// RabbitMQ's management API, for `redeliver doctor`: an `http://` or `https://` URL or a list of them; the broker's user holds
+    /// where it names none. Default: the hosts of `url`, port 15672, or 15671 with `amqps://`.
+    pub management_url: Option<Spanned<Urls>>,
 }
 
 /// `[store]`
 #[derive(Debug, Default, serde::Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawStore {
-    /// `sqlite://path`, relative to the working directory. Default: `sqlite://redeliver.db`.
+    /// `sqlite://path`, relative to the working directory, or for several hosts `postgres://user:password@host:5432/database`.
+    /// Default: `sqlite://redeliver.db`.
     pub url: Option<Spanned<String>>,
 }
 
@@ -150,6 +156,19 @@ pub struct RawConsole {
 pub struct RawMetrics {
     /// Where `/metrics`, `/livez` and `/readyz` are served, without sign-in: an address and a port, or `off`. Default: `off`.
     pub address: Option<Spanned<String>>,
+}
+
+/// `[events]`
+#[derive(Debug, Default, serde::Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawEvents {
+    /// What is published to the exchange `<namespace>.events`: some of `task.succeeded`, `task.degraded`, `task.dead`,
+    /// `task.retry_waiting`, `task.replayed`, `task.discarded`, `task.cancelled`, or AMQP topic patterns of them. Default: nothing.
+    pub publish: Option<Spanned<Topics>>,
+    /// Whether events carry the task's payload. Default: false.
+    pub payload: Option<Spanned<bool>>,
+    /// Whether the event of a success carries its result. Default: false.
+    pub result: Option<Spanned<bool>>,
 }
 
 /// `[[webhook]]`

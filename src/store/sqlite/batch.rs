@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 
 use rusqlite::Connection;
 
-use super::columns::{Columns, Slots, select_tasks, spec, state};
-use super::fault::Fault;
-use super::ledgers;
 use super::quarantine;
+use super::rows::{Slots, all_now};
 use super::running::Running;
 use super::write::Writes;
-use crate::task::{Answer, Command, Millis, Rows, Settings, Spec};
+use crate::store::sql::columns::{Columns, select_tasks, spec, state};
+use crate::store::sql::fault::Fault;
+use crate::store::sql::ledgers;
+use crate::store::sql::needs::{Needs, refusals_in_play};
+use crate::task::{Answer, Command, Millis, Rows, Settings};
 
 /// Rows with certain ids, idempotency keys or submission hashes, in the order of arrival.
 pub(super) const LOAD: &str = select_tasks!(
@@ -31,19 +33,6 @@ pub(super) struct Context {
     pub(super) pauses: BTreeSet<String>,
 }
 
-/// Which rows the commands of a batch work on.
-#[derive(Default)]
-struct Needs<'c> {
-    /// Rows that have to be read.
-    ids: BTreeSet<&'c str>,
-    /// Rows that may be remembered because this process runs them.
-    running: BTreeSet<&'c str>,
-    keys: BTreeSet<&'c str>,
-    hashes: BTreeSet<&'c str>,
-    lanes: bool,
-    dlqs: bool,
-}
-
 /// Applies the commands at `now`. Nothing is committed here, and on a fault the transaction is of no further use.
 pub(super) fn apply(
     conn: &Connection,
@@ -61,18 +50,15 @@ pub(super) fn apply(
 
 #[expect(clippy::redundant_closure, reason = "the functions themselves are not general enough over a row's lifetime")]
 fn load(conn: &Connection, context: &mut Context, commands: &[Command], now: Millis) -> Result<Rows, Fault> {
-    let mut needs = Needs::default();
-    for command in commands {
-        needs.add(command);
-    }
+    let mut needs = Needs::of(commands);
     let mut rows = Rows::default();
     rows.pauses.clone_from(&context.pauses);
     if needs.lanes {
-        rows.lanes = ledgers::all_now(conn, ledgers::LANES, |row| ledgers::lane(row))?.into_iter().collect();
-        rows.missing = ledgers::missing(conn)?;
+        rows.lanes = all_now(conn, ledgers::LANES, |row| ledgers::lane(row))?.into_iter().collect();
+        rows.missing = all_now(conn, ledgers::MISSING, |row| ledgers::missing(row))?.into_iter().collect();
     }
     if needs.dlqs {
-        rows.dlqs = ledgers::all_now(conn, ledgers::DLQS, |row| ledgers::dlq(row))?.into_iter().collect();
+        rows.dlqs = all_now(conn, ledgers::DLQS, |row| ledgers::dlq(row))?.into_iter().collect();
     }
     for id in &needs.running {
         match context.running.get(id) {
@@ -82,98 +68,15 @@ fn load(conn: &Connection, context: &mut Context, commands: &[Command], now: Mil
     }
     load_rows(conn, context, &needs, &mut rows, now)?;
     let refusals = refusals_in_play(commands, &rows);
-    let refusals = Needs { ids: refusals.iter().map(String::as_str).collect(), ..Needs::default() };
-    load_rows(conn, context, &refusals, &mut rows, now)?;
-    let made: Vec<Spec> = rows.made_by_edits(commands, now);
-    let made = Needs {
-        ids: made.iter().map(|spec| spec.id.as_str()).collect(),
-        keys: made.iter().filter_map(|spec| spec.idempotency_key.as_deref()).collect(),
-        ..Needs::default()
-    };
-    load_rows(conn, context, &made, &mut rows, now)?;
+    load_rows(conn, context, &Needs::ids(&refusals), &mut rows, now)?;
+    let made = rows.made_by_edits(commands, now);
+    load_rows(conn, context, &Needs::in_the_way_of(&made), &mut rows, now)?;
     let gates = context.running.load_gates(rows.gate_keys(commands), &mut rows);
     if !gates.is_empty() {
-        ledgers::gates(conn, &gates, &mut rows)?;
+        load_gates(conn, &gates, &mut rows)?;
         context.running.read_gates(gates, &rows);
     }
     Ok(rows)
-}
-
-impl<'c> Needs<'c> {
-    fn add(&mut self, command: &'c Command) {
-        match command {
-            Command::Submit(new) => {
-                self.ids.insert(&new.spec.id);
-                self.keys.extend(new.spec.idempotency_key.as_deref());
-                if new.redelivered {
-                    self.hashes.extend(new.spec.submission_hash.as_deref());
-                }
-            }
-            Command::Refuse(refusal) => {
-                self.ids.insert(&refusal.spec.id);
-            }
-            Command::Heartbeat { id, .. }
-            | Command::Settle { id, .. }
-            | Command::Lost { id, .. }
-            | Command::Release { id, .. } => {
-                self.running.insert(id);
-            }
-            Command::Wake { id, .. } => {
-                self.ids.insert(id);
-                self.lanes = true;
-            }
-            Command::Replay { id, .. }
-            | Command::Edit { id, .. }
-            | Command::Discard { id, .. }
-            | Command::CopyConfirmed { id, .. } => {
-                self.ids.insert(id);
-                self.dlqs = true;
-            }
-            Command::Adopt { task, .. } => {
-                self.ids.insert(task.id());
-                self.keys.extend(task.spec.idempotency_key.as_deref());
-            }
-            Command::Claim { id, .. }
-            | Command::Admit { id, .. }
-            | Command::Route { id, .. }
-            | Command::Postpone { id, .. }
-            | Command::Intercept { id, .. }
-            | Command::PublishFailed { id, .. }
-            | Command::RunNow { id }
-            | Command::Cancel { id, .. }
-            | Command::CopyMissing { id, .. }
-            | Command::SendCopy { id, .. }
-            | Command::Poison { id, .. } => {
-                self.ids.insert(id);
-            }
-            // The gates of a batch are known once its rows are.
-            Command::Breaker { .. } => {}
-            Command::Mark { .. } | Command::Missing { .. } => self.lanes = true,
-            Command::DirtyDlq { .. } | Command::BeginPass { .. } | Command::EndPass { .. } => self.dlqs = true,
-        }
-    }
-}
-
-/// The rows of conflicts and refusals: they matter only where a submission meets a task that is there already, in the store
-/// or earlier in the batch, which is rare; new submissions are spared the look-up.
-fn refusals_in_play(commands: &[Command], rows: &Rows) -> Vec<String> {
-    let mut named = BTreeSet::new();
-    let mut in_play = Vec::new();
-    for command in commands {
-        let Command::Submit(new) = command else { continue };
-        let (id, key) = (new.spec.id.as_str(), new.spec.idempotency_key.as_deref());
-        let hash = new.spec.submission_hash.as_deref();
-        let known = rows.get(id).is_some()
-            || key.is_some_and(|key| rows.id_by_key(key).is_some())
-            || hash.is_some_and(|hash| rows.id_by_submission_hash(hash).is_some());
-        let mut repeated = !named.insert(("id", id));
-        repeated |= key.is_some_and(|key| !named.insert(("key", key)));
-        repeated |= hash.is_some_and(|hash| !named.insert(("hash", hash)));
-        if known || repeated {
-            in_play.push(new.refusal.id());
-        }
-    }
-    in_play
 }
 
 /// Loads the rows that the ids, keys and hashes of `needs` name, in the order of arrival, so that of several with one hash
@@ -185,7 +88,7 @@ fn load_rows(
     rows: &mut Rows,
     now: Millis,
 ) -> Result<(), Fault> {
-    if needs.ids.is_empty() && needs.keys.is_empty() && needs.hashes.is_empty() {
+    if needs.no_rows() {
         return Ok(());
     }
     let mut unreadable = Vec::new();
@@ -201,7 +104,7 @@ fn load_rows(
         }
     }
     for seq in unreadable {
-        if let Some(task) = quarantine::set_aside(conn, seq, now, &context.settings)? {
+        if let Some(task) = quarantine::set_aside(conn, seq, now, context)? {
             rows.load(task);
         }
     }
@@ -211,4 +114,22 @@ fn load_rows(
 fn json_array<'a>(words: impl IntoIterator<Item = &'a &'a str>) -> String {
     let words: Vec<&str> = words.into_iter().copied().collect();
     serde_json::json!(words).to_string()
+}
+
+/// The gates that have a state or hold something, of those with these keys.
+const GATES: &str = "SELECT wanted.value, gates.state, \
+     EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_held WHERE held_by IS NOT NULL AND held_by = wanted.value) AS crowded \
+     FROM json_each(?) AS wanted LEFT JOIN gates ON gates.key = wanted.value WHERE gates.key IS NOT NULL OR crowded";
+
+/// Loads what the rules need to know of gates.
+fn load_gates(conn: &Connection, keys: &BTreeSet<String>, rows: &mut Rows) -> Result<(), Fault> {
+    let mut statement = conn.prepare_cached(GATES)?;
+    let mut slots = Slots::of(&mut statement);
+    slots.add(serde_json::json!(keys).to_string());
+    slots.done()?;
+    let mut found = statement.raw_query();
+    while let Some(row) = found.next()? {
+        ledgers::load_gate(&mut Columns::of(row), rows).map_err(Fault::Unusable)?;
+    }
+    Ok(())
 }

@@ -1,21 +1,6 @@
-//! What SQLite's error codes mean for callers: try again, ask a person, or this row alone is to blame.
+//! What SQLite's error codes mean for callers.
 
-use std::path::Path;
-
-use crate::store::StoreError;
-
-/// Why a statement or a transaction failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The store as a whole cannot do it now, and nothing was done: locked, full, out of memory.
-    Transient(String),
-    /// The store as a whole cannot do it now; had it been a commit, it may have happened: an I/O error, a connection lost.
-    Broken(String),
-    /// The store as a whole cannot be used until a person acts.
-    Unusable(String),
-    /// Only what this statement was given is to blame; other rows may go through.
-    Row(String),
-}
+use crate::store::sql::fault::Fault;
 
 /// Primary result codes (<https://www.sqlite.org/rescode.html>).
 mod code {
@@ -35,66 +20,36 @@ mod code {
     pub(super) const NOTADB: i32 = 26;
 }
 
-impl Fault {
-    /// The fault as callers see it.
-    pub(super) fn at(self, path: &Path) -> StoreError {
-        let place = path.display().to_string();
-        match self {
-            Fault::Transient(reason) | Fault::Broken(reason) => StoreError::Unavailable { place, reason },
-            Fault::Unusable(reason) | Fault::Row(reason) => StoreError::Unusable { place, reason },
-        }
-    }
-}
-
-impl From<sqlx::Error> for Fault {
-    fn from(error: sqlx::Error) -> Fault {
-        let sqlx::Error::Database(database) = &error else {
-            return match error {
-                sqlx::Error::Encode(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
-                    Fault::Row(error.to_string())
-                }
-                sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => Fault::Transient(error.to_string()),
-                _ => Fault::Broken(error.to_string()),
-            };
-        };
-        let extended: i32 = database.code().and_then(|code| code.parse().ok()).unwrap_or(0);
-        Fault::of_code(extended, database.message())
-    }
-}
-
 impl From<rusqlite::Error> for Fault {
     fn from(error: rusqlite::Error) -> Fault {
         match &error {
             rusqlite::Error::SqliteFailure(code, said) => {
                 let said = said.clone().unwrap_or_else(|| error.to_string());
-                Fault::of_code(code.extended_code, &said)
+                fault_of_code(code.extended_code, &said)
             }
             _ => Fault::Row(error.to_string()),
         }
     }
 }
 
-impl Fault {
-    fn of_code(extended: i32, said: &str) -> Fault {
-        match extended & 0xff {
-            code::BUSY | code::LOCKED | code::PROTOCOL => {
-                Fault::Transient(format!("another program holds its lock ({said})"))
-            }
-            code::FULL => Fault::Transient(format!("the disk is full ({said})")),
-            code::IOERR => Fault::Broken(format!("reading or writing it failed ({said}, code {extended})")),
-            code::NOMEM | code::INTERRUPT | code::SCHEMA => Fault::Transient(said.to_owned()),
-            code::READONLY => {
-                Fault::Unusable(format!("it is read-only; make the file and its folder writable ({said})"))
-            }
-            code::CANTOPEN | code::PERM | code::AUTH => {
-                Fault::Unusable(format!("it cannot be opened; check that its folder exists and is writable ({said})"))
-            }
-            code::CORRUPT => Fault::Unusable(format!(
-                "its content is damaged; stop the workers and restore it from a copy, or recover it with \
-                 `sqlite3 FILE .recover` ({said})"
-            )),
-            code::NOTADB => Fault::Unusable(format!("it is no SQLite database ({said})")),
-            _ => Fault::Row(said.to_owned()),
+/// What an extended result code means.
+pub(crate) fn fault_of_code(extended: i32, said: &str) -> Fault {
+    match extended & 0xff {
+        code::BUSY | code::LOCKED | code::PROTOCOL => {
+            Fault::Transient(format!("another program holds its lock ({said})"))
         }
+        code::FULL => Fault::Transient(format!("the disk is full ({said})")),
+        code::IOERR => Fault::Broken(format!("reading or writing it failed ({said}, code {extended})")),
+        code::NOMEM | code::INTERRUPT | code::SCHEMA => Fault::Transient(said.to_owned()),
+        code::READONLY => Fault::Unusable(format!("it is read-only; make the file and its folder writable ({said})")),
+        code::CANTOPEN | code::PERM | code::AUTH => {
+            Fault::Unusable(format!("it cannot be opened; check that its folder exists and is writable ({said})"))
+        }
+        code::CORRUPT => Fault::Unusable(format!(
+            "its content is damaged; stop the workers and restore it from a copy, or recover it with \
+                 `sqlite3 FILE .recover` ({said})"
+        )),
+        code::NOTADB => Fault::Unusable(format!("it is no SQLite database ({said})")),
+        _ => Fault::Row(said.to_owned()),
     }
 }

@@ -3,8 +3,9 @@
 //! A ladder is one statement in a few fixed sizes, so that each size is prepared once, and a batch takes the smallest that holds
 //! it: the rows it does not fill stay unbound, which is NULL, and a row whose first column is NULL is none.
 
-use super::columns::{self, Slots};
-use super::fault::Fault;
+use super::rows::Slots;
+use crate::store::sql::columns;
+use crate::store::sql::fault::Fault;
 
 const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const LARGEST: usize = SIZES[SIZES.len() - 1];

@@ -3,47 +3,32 @@
 //! Several processes may share the file. Nothing here decides about a task: a batch loads the rows that its commands name,
 //! [`Rows::apply`](crate::task::Rows::apply) changes them, and what changed is written, all in one transaction.
 
-mod access;
 mod batch;
-mod columns;
-mod drive;
+mod engine;
 mod fault;
-mod filter;
-mod groups;
 mod ladder;
-mod ledgers;
-mod look;
 mod open;
 #[cfg(test)]
 mod plans;
-mod prune;
 mod quarantine;
-mod read;
-mod replays;
+mod rows;
 mod running;
-mod tally;
-mod triage;
-mod versions;
 mod write;
 mod writer;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqlitePoolOptions;
-use tokio::sync::oneshot;
 
+use super::sql::fault::Fault;
 use super::{Clock, StoreError};
-use crate::task::{Millis, Settings};
+use crate::task::Settings;
 use batch::Context;
-use fault::Fault;
-use writer::{Errand, Queues};
-
-/// How long to wait for the writer's word on commits by others before going by its last one.
-const LOOK_OUTSIDE: Duration = Duration::from_millis(200);
+pub(crate) use fault::fault_of_code;
+use writer::Queues;
 
 /// How the store is opened.
 #[derive(Debug, Clone)]
@@ -103,7 +88,7 @@ impl SqliteStore {
             .test_before_acquire(false)
             .connect_with(connect.clone().read_only(true))
             .await
-            .map_err(|error| Fault::from(error).at(&path))?;
+            .map_err(|error| Fault::from(error).at(path.display().to_string()))?;
         let writer = writer::start(writer::Setup {
             path: path.clone(),
             busy_timeout: options.busy_timeout,
@@ -116,47 +101,5 @@ impl SqliteStore {
             },
         })?;
         Ok(SqliteStore { path, clock: options.clock, commit_timeout: options.commit_timeout, writer, readers })
-    }
-
-    fn fault(&self, fault: impl Into<Fault>) -> StoreError {
-        fault.into().at(&self.path)
-    }
-
-    fn closed(&self) -> StoreError {
-        self.fault(Fault::Transient("it has been closed".into()))
-    }
-
-    /// Sends an errand to the writer and waits for its answer.
-    async fn errand<T>(
-        &self,
-        errand: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Errand,
-    ) -> Result<T, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        self.writer.errands.send(errand(reply)).map_err(|_| self.closed())?;
-        answer.await.unwrap_or_else(|_| Err(self.closed()))
-    }
-
-    /// Runs `work` in a transaction of the writer. For rare changes on tables that no command touches, or together with commands.
-    async fn write<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&rusqlite::Connection, &mut Context, Millis) -> Result<T, Fault> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.errand(|reply| {
-            Errand::Write(Box::new(move |writer| {
-                // Who asked may have gone away; what was begun is finished all the same.
-                reply.send(writer.write(work)).ok();
-            }))
-        })
-        .await
-    }
-
-    /// The count of commits by others, as new as the writer can tell at once.
-    async fn look_outside(&self) -> i64 {
-        let (done, looked) = oneshot::channel();
-        if self.writer.errands.send(Errand::LookOutside(done)).is_ok() {
-            // While the writer waits for a lock its last word has to do: it looks again in its next transaction.
-            tokio::time::timeout(LOOK_OUTSIDE, looked).await.ok();
-        }
-        self.writer.outside.load(Ordering::SeqCst)
     }
 }

@@ -7,14 +7,15 @@ use rusqlite::OpenFlags;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use super::fault::Fault;
 use crate::store::StoreError;
+use crate::store::sql::fault::Fault;
 
 /// The migrations, oldest first. A database at version n has had the first n.
 const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/sqlite/0001_tasks.sql"),
     include_str!("../../../migrations/sqlite/0002_triage.sql"),
     include_str!("../../../migrations/sqlite/0003_access.sql"),
+    include_str!("../../../migrations/sqlite/0004_notices.sql"),
 ];
 
 /// Prepared statements that a connection keeps.
@@ -97,18 +98,18 @@ pub(super) fn writer(path: &Path, busy_timeout: Duration) -> Result<rusqlite::Co
 /// Everything that a person has to put right, each by its name.
 pub(super) async fn prepare(path: &Path, create: bool, busy_timeout: Duration) -> Result<(), StoreError> {
     if !create && !path.exists() {
-        return Err(Fault::Unusable("there is no such file".into()).at(path));
+        return Err(Fault::Unusable("there is no such file".into()).at(path.display().to_string()));
     }
     let options = connect_options(path, busy_timeout).create_if_missing(create);
-    let mut conn = options.connect().await.map_err(|error| Fault::from(error).at(path))?;
+    let mut conn = options.connect().await.map_err(|error| Fault::from(error).at(path.display().to_string()))?;
     let prepared = prepare_connection(&mut conn, busy_timeout).await;
     if let Err(error) = conn.close().await {
         tracing::debug!(%error, "closing the bootstrap connection");
     }
     prepared.map_err(|fault| match fault {
         // There is no row to blame yet.
-        Fault::Row(reason) => Fault::Unusable(reason).at(path),
-        fault => fault.at(path),
+        Fault::Row(reason) => Fault::Unusable(reason).at(path.display().to_string()),
+        fault => fault.at(path.display().to_string()),
     })
 }
 

@@ -3,10 +3,11 @@
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqliteConnection};
 
 use super::batch::LOAD;
-use super::read::sql;
+use super::open;
 use super::write::Writes;
-use super::{drive, replays, triage};
-use super::{look, open};
+use crate::store::sql::dialect::Dialect;
+use crate::store::sql::read::sql;
+use crate::store::sql::{drive, look, notices, replays, triage};
 
 async fn database() -> (tempfile::TempDir, SqliteConnection) {
     let folder = tempfile::tempdir().unwrap();
@@ -18,6 +19,7 @@ async fn database() -> (tempfile::TempDir, SqliteConnection) {
 
 /// The steps of a query's plan.
 async fn plan(conn: &mut SqliteConnection, query: &str) -> Vec<String> {
+    let query = Dialect::Sqlite.render(query);
     let rows = conn.fetch_all(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {query}"))).await.unwrap();
     rows.iter().map(|row| row.get::<String, _>("detail")).collect()
 }
@@ -47,6 +49,8 @@ async fn no_question_of_the_scheduler_or_the_writer_reads_the_whole_table_or_sor
         look::ATTACHMENT,
         replays::ITEMS_OF,
         replays::RUNNING,
+        notices::NEXT,
+        notices::TAKE,
         drive::NEXT_ITEMS,
         drive::UNDRIVEN,
         drive::APPOINTED,

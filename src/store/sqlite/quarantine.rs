@@ -6,16 +6,19 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::columns::{Bind, Columns, Slots, select_tasks, spec, state};
-use super::fault::Fault;
-use crate::task::{Millis, Settings, Task};
+use super::batch::Context;
+use super::rows::Slots;
+use crate::store::sql::columns::{Columns, SET_ASIDE, select_tasks, spec, state};
+use crate::store::sql::fault::Fault;
+use crate::store::sql::value::Bind;
+use crate::task::{Millis, Notice, Task};
 
 /// The longest id the schema takes, less room for a suffix.
 const LONGEST_ID: usize = 170;
 
 /// Rewrites the row as a readable dead one and returns it. `None` when it is gone. A row that has become readable in the
 /// meantime is returned as it is.
-pub(super) fn set_aside(conn: &Connection, seq: i64, now: Millis, settings: &Settings) -> Result<Option<Task>, Fault> {
+pub(super) fn set_aside(conn: &Connection, seq: i64, now: Millis, context: &Context) -> Result<Option<Task>, Fault> {
     let reason = match read(conn, seq)? {
         None => return Ok(None),
         Some(Ok(task)) => return Ok(Some(task)),
@@ -35,14 +38,11 @@ pub(super) fn set_aside(conn: &Connection, seq: i64, now: Millis, settings: &Set
     let payload = payload.unwrap_or_default();
     tracing::warn!(task_id = %id, seq, %reason, "a row of the table tasks cannot be read, it is dead now");
 
-    let sql = "UPDATE tasks SET id = ?, type = ?, queue = ?, payload = 'null', idempotency_key = NULL, labels = '{}', \
-               raw_bytes = ?, raw_length = ?, raw_routing_key = '', raw_message_id = NULL, \
-               status = 'dead', dead_reason = 'poison', degraded = NULL, wake_at = NULL, worker = NULL, started_at = NULL, \
-               sent_lane = NULL, sent_rung_ms = NULL, sent_at = NULL, arrives_at = NULL, held_by = NULL, \
-               dlq_copy = 'wanted', dlq_at = ?, delay_reason = NULL, cache_key = NULL, reply_to = NULL, payload_hash = '', \
-               submission_hash = NULL, conflicts_with = NULL, failure_class = 'poison', failure_code = NULL, \
-               failure_http_status = NULL, failure_message = ?, failure_fingerprint = '', ended_at = ? WHERE seq = ?";
-    let mut statement = conn.prepare(sql)?;
+    let sql = format!(
+        "UPDATE tasks SET {SET_ASIDE}, id = ?, type = ?, queue = ?, raw_bytes = ?, raw_length = ?, dlq_at = ?, \
+         failure_message = ?, ended_at = ? WHERE seq = ?"
+    );
+    let mut statement = conn.prepare(&sql)?;
     let mut slots = Slots::of(&mut statement);
     slots
         .add(id)
@@ -50,7 +50,7 @@ pub(super) fn set_aside(conn: &Connection, seq: i64, now: Millis, settings: &Set
         .add(queue)
         .add(payload.as_slice())
         .add(i64::try_from(payload.len()).unwrap_or(i64::MAX))
-        .add(now.saturating_add(settings.confirm_timeout_ms))
+        .add(now.saturating_add(context.settings.confirm_timeout_ms))
         .text(&format!("the row cannot be read: {reason}"))
         .add(now)
         .add(seq);
@@ -58,7 +58,11 @@ pub(super) fn set_aside(conn: &Connection, seq: i64, now: Millis, settings: &Set
     statement.raw_execute()?;
     match read(conn, seq)? {
         Some(Err(reason)) => Err(Fault::Row(format!("row {seq} of tasks cannot be read: {reason}"))),
-        Some(Ok(task)) => Ok(Some(task)),
+        Some(Ok(task)) => {
+            let notice = Notice::of_set_aside(&task, context.settings.announced, now);
+            context.writes.save_notices(conn, notice.as_slice())?;
+            Ok(Some(task))
+        }
         None => Ok(None),
     }
 }

@@ -8,18 +8,24 @@
 //! It calls SQLite itself, where the readers have sqlx do it on threads of its own: a batch is a dozen statements, and two
 //! changes of thread for each cost more than what SQLite does.
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::batch::{self, Context};
-use super::fault::Fault;
-use super::{ledgers, open, quarantine};
+use super::engine::Open;
+use super::rows::all_now;
+use super::{open, quarantine};
+use crate::store::sql::engine::Work;
+use crate::store::sql::fault::Fault;
+use crate::store::sql::ledgers;
 use crate::store::{Clock, StoreError};
 use crate::task::{Answer, Command, Millis};
 
@@ -43,7 +49,7 @@ pub(super) struct Job {
 /// Everything else the writer does.
 pub(super) enum Errand {
     /// Something rare, in a transaction of its own.
-    Write(Work),
+    Write(Work, oneshot::Sender<Result<Box<dyn Any + Send>, StoreError>>),
     /// Rows that a reader could not read.
     SetAside(Vec<i64>),
     /// Looks whether another process has committed, for [`Queues::outside`].
@@ -51,9 +57,6 @@ pub(super) enum Errand {
     /// Finishes what is queued and ends.
     Close(oneshot::Sender<()>),
 }
-
-/// See [`Errand::Write`]: called with the writer's way to run a transaction.
-pub(super) type Work = Box<dyn FnOnce(&mut Writer) + Send>;
 
 /// The callers' ends of the writer's queues.
 pub(super) struct Queues {
@@ -143,7 +146,7 @@ pub(super) fn start(setup: Setup) -> Result<Queues, StoreError> {
     Ok(Queues { first, normal, errands, outside, commit })
 }
 
-pub(super) struct Writer {
+struct Writer {
     first: mpsc::UnboundedReceiver<Job>,
     normal: mpsc::UnboundedReceiver<Job>,
     errands: mpsc::UnboundedReceiver<Errand>,
@@ -249,11 +252,23 @@ impl Writer {
 
     fn errand(&mut self, errand: Errand) {
         match errand {
-            Errand::Write(work) => work(self),
+            Errand::Write(work, reply) => {
+                let done = self.write(|conn, context, now| {
+                    let mut open = Open { conn, context: &mut *context, now };
+                    let ready = work(&mut open, now).now_or_never();
+                    let done =
+                        ready.unwrap_or_else(|| Err(Fault::Unusable("the work waits for something else".into())))?;
+                    // It may have set or ended one. Should this not be committed, they are read again with the next connection.
+                    context.pauses = pause_keys(conn)?;
+                    Ok(done)
+                });
+                // Who asked may have gone away; what was begun is finished all the same.
+                reply.send(done).ok();
+            }
             Errand::SetAside(seqs) => {
                 let set_aside = self.write(|conn, context, now| {
                     for seq in &seqs {
-                        quarantine::set_aside(conn, *seq, now, &context.settings)?;
+                        quarantine::set_aside(conn, *seq, now, context)?;
                     }
                     context.running.forget_all();
                     Ok(())
@@ -275,7 +290,7 @@ impl Writer {
     }
 
     /// Runs `work` in a transaction and commits it, for an errand.
-    pub(super) fn write<T>(
+    fn write<T>(
         &mut self,
         work: impl FnOnce(&Connection, &mut Context, Millis) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
@@ -406,8 +421,8 @@ impl From<Fault> for Failed {
 impl Failed {
     fn into_error(self, path: &std::path::Path) -> StoreError {
         match self {
-            Failed::Row(reason) => Fault::Row(reason).at(path),
-            Failed::Store(fault) => fault.at(path),
+            Failed::Row(reason) => Fault::Row(reason).at(path.display().to_string()),
+            Failed::Store(fault) => fault.at(path.display().to_string()),
             Failed::Unknown => StoreError::Unknown { place: path.display().to_string() },
         }
     }
@@ -452,7 +467,7 @@ fn data_version(conn: &Connection) -> Result<i64, Fault> {
 
 #[expect(clippy::redundant_closure, reason = "the function itself is not general enough over a row's lifetime")]
 fn pause_keys(conn: &Connection) -> Result<BTreeSet<String>, Fault> {
-    let pauses = ledgers::all_now(conn, ledgers::PAUSES, |row| ledgers::pause(row))?;
+    let pauses = all_now(conn, ledgers::PAUSES, |row| ledgers::pause(row))?;
     Ok(pauses.into_iter().map(|pause| pause.key).collect())
 }
 

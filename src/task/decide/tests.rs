@@ -20,6 +20,7 @@ fn task(retry_count: i64) -> Task {
         priority: 0,
         cache_key: None,
         reply_to: None,
+        trace: None,
         payload_hash: String::new(),
         submission_hash: None,
         created_at: NOW - 1000,

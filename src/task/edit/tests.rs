@@ -13,6 +13,7 @@ fn letter(payload: &str) -> Task {
         priority: 3,
         cache_key: None,
         reply_to: None,
+        trace: None,
         payload_hash: "old".into(),
         submission_hash: Some("sent".into()),
         created_at: 1,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::policy::check_topic;
-use crate::task::Millis;
+use crate::task::{Millis, TraceContext};
 
 use super::canonical::{MAX_DEPTH, NoCanonicalForm, canonical};
 use super::{ALERT_TYPE, SubmissionError};
@@ -75,10 +75,14 @@ pub struct Envelope {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 200))]
     pub cache_key: Option<String>,
-    /// The AMQP queue to which the result is sent, at most 255 bytes.
+    /// The AMQP queue to which the result is sent when the task ends, at most 255 bytes. No queue of ours and none of the broker's own
+    /// (`amq.…`, but for the names that it gives to its clients' queues, `amq.gen-…`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub reply_to: Option<String>,
+    /// The span that asks for it. Travels beside the envelope, as the headers `traceparent` and `tracestate`.
+    #[serde(skip)]
+    pub trace: Option<TraceContext>,
 }
 
 /// The times of an envelope, read.
@@ -193,6 +197,13 @@ impl Envelope {
         Ok(envelope)
     }
 
+    /// Asked for by this span.
+    #[must_use]
+    pub fn trace(mut self, trace: Option<TraceContext>) -> Envelope {
+        self.trace = trace;
+        self
+    }
+
     /// Checks every value.
     ///
     /// # Errors
@@ -213,6 +224,7 @@ impl Envelope {
         }
         if let Some(queue) = &self.reply_to {
             check_name(queue, 255).map_err(|problem| SubmissionError::field("reply_to", problem))?;
+            check_reply_to(queue).map_err(|problem| SubmissionError::field("reply_to", problem))?;
         }
         if let Some(priority) = self.priority.filter(|p| !(0..=MAX_PRIORITY).contains(p)) {
             return Err(SubmissionError::field("priority", format!("is {priority}, wanted 0 to {MAX_PRIORITY}")));
@@ -322,6 +334,24 @@ fn read_rfc_3339(text: &str) -> Option<Millis> {
 pub fn rfc_3339(at: Millis) -> String {
     let edge = if at < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_millisecond(at).unwrap_or(edge).to_string()
+}
+
+/// Whether replies can go to a queue of that name, as far as the name tells everywhere.
+fn check_reply_to(queue: &str) -> Result<(), &'static str> {
+    if queue.starts_with("amq.rabbitmq.reply-to") {
+        // Such a reply lasts as long as one connection; ours comes whenever the task ends, perhaps hours later.
+        return Err("is a direct reply-to, which cannot wait for a task; name a queue");
+    }
+    if queue.starts_with("amq.") && !queue.starts_with("amq.gen-") {
+        return Err("is a name that belongs to the broker");
+    }
+    Ok(())
+}
+
+/// What is wrong with a `reply_to` that names a queue of the installation itself: a reply there would be taken for a submission.
+pub fn own_queue(queue: &str, namespace: &str) -> Option<String> {
+    let ours = queue.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('.'));
+    ours.then(|| format!("{queue:?} is a queue of redeliver itself"))
 }
 
 /// The beginning of `text`, for an error message.

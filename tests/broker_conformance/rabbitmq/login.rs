@@ -50,7 +50,7 @@ async fn versions_that_lose_retries_are_refused_before_logging_in() {
         for result in [
             soon("connecting", broker.connect()).await,
             soon("declaring", broker.declare(&topology(&[]))).await,
-            soon("asking", broker.version()).await.map(drop),
+            soon("asking", broker.about()).await.map(drop),
         ] {
             match result {
                 Err(BrokerError::Version { version: told, reason, .. }) => {
@@ -140,7 +140,7 @@ async fn the_second_node_is_used_while_the_first_is_down() {
         let broker = RabbitBroker::new(urls, NAMESPACE.into(), CONFIRM_TIMEOUT, HEARTBEAT).expect("good URLs");
         soon("connecting", broker.connect()).await.expect("a session");
         let (deliveries, _) = consume(&broker, &topology(&[]), 1).await;
-        assert!(broker.version().await.expect("a version").starts_with("RabbitMQ 3."));
+        assert!(broker.about().await.expect("a version").to_string().starts_with("RabbitMQ "));
         drop(deliveries);
         broker.close().await;
     })

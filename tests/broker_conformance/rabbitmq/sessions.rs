@@ -5,6 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use lapin::options::BasicPublishOptions;
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Connection, ConnectionProperties};
 use redeliver::broker::{Broker, Published, RabbitBroker, SessionWatch, Topology};
 use redeliver::task::{Lane, LaneKey, Spot};
 use tokio::net::TcpListener;
@@ -364,6 +367,31 @@ async fn a_message_with_properties_that_are_no_text_is_delivered_like_any_other(
         crate::suite::publish(&producer, vec![message]).await;
         let delivery = next(&mut deliveries).await;
         assert_eq!(delivery.message_id.as_deref(), Some("???(:0:0"));
+        assert!(delivery.token.ack().await);
+        goes_on(&broker, &mut deliveries, "after").await;
+        broker.close().await;
+    })
+    .await;
+}
+
+/// Headers stand in one frame, and the broker does not split them for a consumer that agreed to shorter frames than their producer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_with_headers_longer_than_our_frames_is_delivered_like_any_other() {
+    with_vhost(async |vhost| {
+        let broker = client(&vhost.url());
+        let (mut deliveries, _) = consume(&broker, &topology(&[]), 10).await;
+        let connection = soon("a producer", Connection::connect(&vhost.url(), ConnectionProperties::default())).await;
+        let channel = connection.expect("connects").create_channel().await.expect("a channel");
+        let mut headers = FieldTable::default();
+        headers.insert("long".into(), AMQPValue::LongString("x".repeat(120_000).into()));
+        let properties = BasicProperties::default().with_headers(headers).with_message_id("long".into());
+        let options = BasicPublishOptions::default();
+        let body = vec![b'y'; 200_000];
+        let sent = channel.basic_publish("".into(), "redeliver.default.tasks".into(), options, &body, properties).await;
+        drop(sent.expect("sent"));
+        let delivery = next(&mut deliveries).await;
+        assert_eq!((delivery.message_id.as_deref(), delivery.redelivered), (Some("long"), false));
+        assert_eq!(delivery.body, body);
         assert!(delivery.token.ack().await);
         goes_on(&broker, &mut deliveries, "after").await;
         broker.close().await;
