@@ -208,8 +208,8 @@ impl Broker for DyingBroker {
         self.inner.dead_pass(queue).await
     }
 
-    async fn version(&self) -> Result<String, BrokerError> {
-        self.inner.version().await
+    async fn about(&self) -> Result<About, BrokerError> {
+        self.inner.about().await
     }
 
     async fn close(&self) {

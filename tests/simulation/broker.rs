@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use redeliver::broker::{
-    Answering, Broker, BrokerError, Consumption, CopyContent, DeadCopy, DeadPass, Delivery, Difference, Message,
+    About, Answering, Broker, BrokerError, Consumption, CopyContent, DeadCopy, DeadPass, Delivery, Difference, Message,
     Published, QueueDepth, QueueRole, QueueSpec, SessionWatch, Token, Topology,
 };
 use redeliver::task::Spot;
@@ -151,9 +151,9 @@ impl Broker for BrokerOf {
         Ok(Box::new(PassOf { process: Arc::clone(&self.process), slot }))
     }
 
-    async fn version(&self) -> Result<String, BrokerError> {
-        self.ask("version").await?;
-        self.process.client.version().await
+    async fn about(&self) -> Result<About, BrokerError> {
+        self.ask("about").await?;
+        self.process.client.about().await
     }
 
     async fn close(&self) {
