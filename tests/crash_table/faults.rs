@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use redeliver::broker::{
-    Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadPass, Delivery, Difference, Message, Published, QueueDepth,
-    SessionWatch, Topology, WAKE_UP_TYPE,
+    About, Broker, BrokerError, Consumption, DEAD_LETTER_TYPE, DeadPass, Delivery, Difference, Message, Published,
+    QueueDepth, SessionWatch, Topology, WAKE_UP_TYPE,
 };
 use redeliver::store::{Store, StoreError, Urgency};
 use redeliver::task::{Answer, Command, Spot};
