@@ -26,7 +26,7 @@ fn parts(bytes: &[u8]) -> impl Iterator<Item = &str> {
 /// A submission is a task or a refusal that keeps its bytes; what was read can be written and is read the same again.
 pub fn envelope(bytes: &[u8]) {
     let _any: i64 = glance_at_priority(bytes);
-    let origin = Origin { routing_key: "order.ship".into(), message_id: None, redelivered: false };
+    let origin = Origin { routing_key: "order.ship".into(), message_id: None, redelivered: false, trace: None };
     let cap = 4096;
     match read_submission(bytes, &origin, cap, 0, |_| "default".into(), || "made-up".into()) {
         ReadSubmission::New(new) => {
@@ -119,6 +119,7 @@ pub fn wake_up(bytes: &[u8]) {
         [(Source::Retries, Some(WAKE_UP_TYPE)), (Source::Tasks, Some(WAKE_UP_TYPE)), (Source::Tasks, None)]
     {
         let delivery = Delivery {
+            trace: None,
             queue: "default".into(),
             source,
             body: bytes.to_vec().into(),
