@@ -43,21 +43,18 @@ pub(super) async fn run(shared: Arc<Shared>) {
         };
         let nudged = async {
             tokio::select! {
-                biased;
-                () = admission.shared.offers_used.notified() => return,
                 () = tokio::time::sleep(SHORTEST_PAUSE) => {}
+                () = admission.shared.offers_used.notified() => return,
             }
             tokio::select! {
-                biased;
-                () = admission.shared.offers_used.notified() => {}
-                () = admission.shared.gate_moved.notified() => {}
                 () = tokio::time::sleep(pause.saturating_sub(SHORTEST_PAUSE)) => {}
+                () = admission.shared.gate_moved.notified() => {}
+                () = admission.shared.offers_used.notified() => {}
             }
         };
         tokio::select! {
-            biased;
-            () = admission.shared.stop_intake.cancelled() => return,
             () = nudged => {}
+            () = admission.shared.stop_intake.cancelled() => return,
         }
     }
 }

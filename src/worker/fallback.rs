@@ -69,9 +69,8 @@ impl Patience {
         let pause = self.0;
         self.0 = (pause * 2).min(Duration::from_secs(2));
         tokio::select! {
-            biased;
-            () = shared.stop_all.cancelled() => false,
             () = tokio::time::sleep(pause) => true,
+            () = shared.stop_all.cancelled() => false,
         }
     }
 }

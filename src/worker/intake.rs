@@ -93,9 +93,8 @@ pub(super) fn spawn(
     tracker.spawn(async move {
         loop {
             let delivery = tokio::select! {
-                biased;
-                () = shared.stop_all.cancelled() => return,
                 delivery = deliveries.recv() => delivery,
+                () = shared.stop_all.cancelled() => return,
             };
             let Some(delivery) = delivery else { return };
             note_mark(&shared, &delivery);

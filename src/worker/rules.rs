@@ -207,9 +207,8 @@ impl Shared {
                 }
             }
             tokio::select! {
-                biased;
-                () = self.stop_all.cancelled() => return,
                 () = tokio::time::sleep(DECLARE_AGAIN) => {}
+                () = self.stop_all.cancelled() => return,
             }
         }
     }

@@ -115,12 +115,11 @@ impl Scheduler {
             }
         };
         tokio::select! {
-            biased;
-            () = shared.stop_all.cancelled() => {}
+            () = tokio::time::sleep(length) => {}
             () = shared.nudge.notified() => {}
             () = shared.store.called() => {}
             () = outside => {}
-            () = tokio::time::sleep(length) => {}
+            () = shared.stop_all.cancelled() => {}
         }
     }
 
