@@ -156,7 +156,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<App>> for MaybeBody<T> {
     async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let bytes = bytes(body, LARGEST_BODY).await?;
-        if bytes.trim_ascii().is_empty() {
+        if bytes.is_empty() {
             return Ok(MaybeBody(T::default()));
         }
         is_json(&parts.headers)?;

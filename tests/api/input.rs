@@ -56,6 +56,8 @@ async fn bad_input_is_a_problem_that_names_the_field() {
         (post("/v1/tasks/t1/cancel", r#"{"reasons": "x"}"#), 422, "reasons"),
         (post("/v1/tasks/t1/cancel", r#"{"reason": 5}"#), 422, "reason"),
         (post("/v1/tasks/t1/cancel", "nothing"), 400, ""),
+        // Left out is left out; white space is a body, and no JSON.
+        (post("/v1/tasks/t1/cancel", "\t"), 400, ""),
         (post("/v1/discards", r#"{"reason": "x", "filter": {"status": ["lost"]}}"#), 422, "filter.status"),
         (post("/v1/discards", r#"{"reason": "x", "filter": {"nos": 1}}"#), 422, "filter.nos"),
         (post("/v1/discards", r#"{"reason": "x", "all": true, "limit": 0}"#), 422, "limit"),
