@@ -1,4 +1,4 @@
-//! The HTTP API and its access rules (issue 4), against a running server.
+//! The HTTP API and its access rules, against a running server.
 
 #[path = "../support/mod.rs"]
 mod support;
