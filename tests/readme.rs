@@ -179,6 +179,14 @@ fn every_file_that_the_readme_links_to_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let links = README.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
     for target in links.filter(|target| !target.starts_with("http") && !target.starts_with('#')) {
-        assert!(root.join(target).exists(), "the README links to {target}, which is not there");
+        let (file, heading) = target.split_once('#').map_or((target, None), |(file, heading)| (file, Some(heading)));
+        assert!(root.join(file).exists(), "the README links to {file}, which is not there");
+        let Some(heading) = heading else { continue };
+        let text = std::fs::read_to_string(root.join(file)).expect("a page");
+        let mut headings = text.lines().filter_map(|line| line.strip_prefix('#'));
+        assert!(
+            headings.any(|line| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-") == heading),
+            "the README links to {target}, a heading that is not there"
+        );
     }
 }
