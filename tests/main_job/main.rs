@@ -10,12 +10,14 @@ mod cluster;
 mod commands;
 mod crowd;
 mod definitions;
+mod disk_full;
 mod doctor;
 mod fallbacks;
 mod forged;
 mod gates;
 mod killed;
 mod lanes;
+mod leaderless;
 mod lost_queues;
 #[cfg(feature = "postgres")]
 mod postgres;
