@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import urllib.parse
@@ -248,4 +249,6 @@ def observe(main, idle, vhost, party, proxy, second, prometheus):
 
 
 if __name__ == "__main__":
+    # Whoever ends it early wants its workers ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main()

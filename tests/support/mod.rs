@@ -175,6 +175,11 @@ impl Vhost {
         self.broker.api(reqwest::Method::PUT, &format!("/api/{kind}/{}/{name}", self.name), Some(body)).await;
     }
 
+    /// Takes away what [`put`](Vhost::put) has set.
+    pub async fn delete(&self, kind: &str, name: &str) {
+        self.broker.api(reqwest::Method::DELETE, &format!("/api/{kind}/{}/{name}", self.name), None).await;
+    }
+
     /// Deletes a queue behind everybody's back.
     pub async fn delete_queue(&self, queue: &str) {
         self.broker.api(reqwest::Method::DELETE, &format!("/api/queues/{}/{queue}", self.name), None).await;

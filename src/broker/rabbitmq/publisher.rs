@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -107,8 +107,14 @@ impl Publisher {
         };
         let (results, settled) = self.publish_on(&channel, messages, deadline).await;
         self.listen(&results);
-        if settled {
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
+        if results.contains(&Published::Nacked) {
+            // A quorum queue at its length limit tells each channel once that it is full, and the channel refuses from then on by itself. When the
+            // limit is taken away, nobody tells it so (rabbitmq-server issue 12206): only a channel that was not told finds out.
+            for channel in self.idle().drain(..).chain([channel]) {
+                tokio::spawn(abandon(channel));
+            }
+        } else if settled {
+            self.idle().push(channel);
         } else {
             // A late confirm or return on it would be taken for one of the next batch.
             tokio::spawn(abandon(channel));
@@ -133,9 +139,13 @@ impl Publisher {
         }
     }
 
+    fn idle(&self) -> MutexGuard<'_, Vec<Channel>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A channel in confirm mode on which nothing is under way.
     async fn channel(&self) -> lapin::Result<Channel> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle().pop();
         if let Some(channel) = idle.filter(|channel| channel.status().connected()) {
             return Ok(channel);
         }

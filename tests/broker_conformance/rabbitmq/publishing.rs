@@ -82,6 +82,29 @@ async fn a_queue_that_takes_no_more_nacks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_whose_limit_was_taken_away_takes_messages_of_the_same_session_again() {
+    with_vhost(async |vhost| {
+        let broker = client(&vhost.url());
+        soon("declaring", broker.declare(&topology(&[]))).await.expect("declared");
+        let full = json!({
+            "pattern": "tasks$", "definition": {"max-length": 1, "overflow": "reject-publish"}, "apply-to": "queues"
+        });
+        vhost.put("policies", "full", full).await;
+        let publish = async || broker.publish(vec![wake("default", Lane::Tasks, "a")]).await;
+        until("the queue is full", async || publish().await == [Published::Nacked]).await;
+        // Several channels know that it is full.
+        let all = futures_util::future::join_all((0..8).map(|_| publish())).await;
+        assert!(all.iter().all(|result| *result == [Published::Nacked]), "{all:?}");
+        vhost.delete("policies", "full").await;
+        until("there is room again", async || publish().await == [Published::Confirmed]).await;
+        let all = futures_util::future::join_all((0..8).map(|_| publish())).await;
+        assert!(all.iter().all(|result| *result == [Published::Confirmed]), "{all:?}");
+        broker.close().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_thousand_messages_in_one_call_are_all_confirmed_and_each_is_delivered_once() {
     with_vhost(async |vhost| {
         // The rate is not what is tested: a machine that does something else may need its time.
