@@ -494,7 +494,8 @@ impl Task {
         self.wake_up(route)
     }
 
-    fn wake_up(&self, route: Outstanding) -> WakeUp {
+    /// The wake-up that is on its way for this row by `route`.
+    pub(crate) fn wake_up(&self, route: Outstanding) -> WakeUp {
         let (spec, queue) = (&self.spec, self.queue().to_owned());
         WakeUp { id: spec.id.clone(), stamp: self.stamp(), priority: spec.priority, queue, route }
     }
