@@ -54,6 +54,16 @@ impl Rows {
                 }
                 Err(answer) => answer,
             },
+            Command::Reclaim { id, worker } => match self.get(&id).cloned() {
+                None => Unknown,
+                Some(task) if task.state.status != Status::Running => NotNow { status: task.state.status },
+                Some(task) if task.state.worker.as_deref() != Some(&worker) => Changed,
+                Some(mut task) => {
+                    task.state.wake_at = Some(now.saturating_add(settings.lease_ms));
+                    self.put(task.clone());
+                    Run(Box::new(task))
+                }
+            },
             Command::Settle { id, fence, settlement } => match self.running(&id, fence) {
                 Ok(task) => self.settle(task, *settlement, now, settings),
                 Err(answer) => answer,

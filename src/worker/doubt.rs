@@ -1,7 +1,7 @@
 //! What became of commits whose answer was lost.
 //!
 //! The connection was cut between a commit and its answer, or the answer took too long. The same commands again are then refused by the
-//! row that the first try has changed. Here the row is read back: what it says of this process and this fence is our own doing, and
+//! row that the first try has changed. Here the row is asked: what it says of this process and this fence is our own doing, and
 //! anything else is not. Nothing is guessed from the refusal alone.
 
 use crate::store::Urgency;
@@ -10,41 +10,23 @@ use crate::task::{Answer, Attempt, Change, Command, Status, Task, class};
 use super::Shared;
 use super::patience::Patience;
 
-/// Which of these running rows this process has claimed without knowing it, by input index. The leases have run on meanwhile, so
-/// they are renewed first.
-pub(super) async fn own_claims(shared: &Shared, ids: &[String]) -> Vec<Option<Task>> {
-    let none = || vec![None; ids.len()];
-    if ids.is_empty() {
-        return none();
+/// Which of these running rows this process has claimed without knowing it, by input index. Their leases begin anew, because they have
+/// run on meanwhile; and it is done where heartbeats are, because others may call them lost any moment.
+pub(super) async fn own_claims(shared: &Shared, ids: Vec<String>) -> Vec<Option<Task>> {
+    let reclaim = |id| Command::Reclaim { id, worker: shared.name.clone() };
+    let commands: Vec<Command> = ids.into_iter().map(reclaim).collect();
+    if commands.is_empty() {
+        return Vec::new();
     }
-    let mut patience = Patience::new(shared);
-    let mut found = loop {
-        match shared.store.get(ids).await {
-            Ok(found) => break found,
-            Err(error) if patience.again(shared, &error).await => {}
-            // The worker ends with the store away: the leases have to end.
-            Err(_) => return none(),
-        }
+    let Some(persisted) = shared.persist(Urgency::First, commands).await else {
+        // The worker ends with the store away: the leases have to end.
+        return Vec::new();
     };
-    let ours = |task: &Task| {
-        task.state.status == Status::Running
-            && task.state.worker.as_deref() == Some(&shared.name)
-            && !shared.leases.holds(task.id(), task.state.fence)
+    let ours = |answer| match answer {
+        Answer::Run(task) if !shared.leases.holds(task.id(), task.state.fence) => Some(*task),
+        _ => None,
     };
-    found.iter_mut().for_each(|task| *task = task.take().filter(ours));
-    let beats = found.iter().flatten();
-    let beats = beats.map(|task| Command::Heartbeat { id: task.id().to_owned(), fence: task.state.fence });
-    let beats: Vec<Command> = beats.collect();
-    if beats.is_empty() {
-        return found;
-    }
-    let Some(renewed) = shared.persist(Urgency::First, beats).await else { return none() };
-    for (task, answer) in found.iter_mut().filter(|task| task.is_some()).zip(renewed.answers) {
-        if answer != Answer::Done {
-            *task = None;
-        }
-    }
-    found
+    persisted.answers.into_iter().map(ours).collect()
 }
 
 /// What an earlier try of a settlement that is refused now has done.

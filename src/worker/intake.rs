@@ -379,7 +379,7 @@ async fn adopt_own_claims(shared: &Shared, entries: &[Entry], answers: &mut [Ans
     };
     let claimed = answers.iter().zip(entries).enumerate().filter_map(claimed);
     let (places, ids): (Vec<usize>, Vec<String>) = claimed.unzip();
-    for (at, task) in places.into_iter().zip(own_claims(shared, &ids).await) {
+    for (at, task) in places.into_iter().zip(own_claims(shared, ids).await) {
         if let (Some(answer), Some(task)) = (answers.get_mut(at), task) {
             *answer = Answer::Run(Box::new(task));
         }

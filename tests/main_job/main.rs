@@ -18,6 +18,8 @@ mod killed;
 mod lanes;
 mod lost_queues;
 #[cfg(feature = "postgres")]
+mod outages;
+#[cfg(feature = "postgres")]
 mod postgres;
 mod refused;
 mod reload;

@@ -1,7 +1,7 @@
-//! A TCP proxy in front of a broker that can cut, freeze and forge.
+//! A TCP proxy in front of a broker that can cut, freeze and forge; or in front of another server, without forging.
 //!
 //! Forwards whole AMQP frames from the client, so that between two writes it is always at a frame boundary and can put in
-//! a frame of its own.
+//! a frame of its own. What is no AMQP it forwards as it comes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,6 +22,7 @@ pub struct Proxy {
 
 #[derive(Debug, Default)]
 struct Shared {
+    framed: bool,
     open: Mutex<usize>,
     tampering: Mutex<Option<Tampering>>,
 }
@@ -37,6 +38,8 @@ struct Tampering {
 enum Order {
     /// Closes every connection.
     Cut,
+    /// Lets nothing pass over any connection that there is, for ever, and closes none.
+    Forget,
     /// Acks, on every channel that consumes, a delivery that never was.
     AckTheUnknown,
 }
@@ -51,13 +54,22 @@ impl Proxy {
         Proxy::start_at("127.0.0.1:0", target).await
     }
 
+    /// A proxy in front of what speaks another protocol than AMQP.
+    pub async fn raw(target: String) -> Proxy {
+        Proxy::listen("127.0.0.1:0", target, false).await
+    }
+
     /// The same, listening at `address`.
     pub async fn start_at(address: &str, target: String) -> Proxy {
+        Proxy::listen(address, target, true).await
+    }
+
+    async fn listen(address: &str, target: String, framed: bool) -> Proxy {
         let listener = TcpListener::bind(address).await.expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
         let frozen = watch::Sender::new(false);
         let orders = broadcast::Sender::new(16);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { framed, ..Shared::default() });
         let accepting = tokio::spawn(accept(listener, target, frozen.clone(), orders.clone(), shared.clone()));
         Proxy { address, frozen, orders, shared, accepting }
     }
@@ -75,6 +87,11 @@ impl Proxy {
     /// Everything passes again.
     pub fn thaw(&self) {
         self.frozen.send_replace(false);
+    }
+
+    /// The connections that there are die without a word, as those do that a firewall has forgotten; new ones are as good as ever.
+    pub fn forget(&self) {
+        self.order(Order::Forget);
     }
 
     /// Makes the broker close every consuming channel, as an ack for an unknown delivery does.
@@ -139,8 +156,9 @@ async fn forward(
     let mut partial = Vec::new();
     let mut header_passed = false;
     let mut consuming: Vec<[u8; 2]> = Vec::new();
+    let mut forgotten = false;
     loop {
-        let flowing = !*frozen.borrow_and_update();
+        let flowing = !*frozen.borrow_and_update() && !forgotten;
         tokio::select! {
             order = orders.recv() => match order {
                 Ok(Order::AckTheUnknown) => {
@@ -150,13 +168,17 @@ async fn forward(
                         }
                     }
                 }
+                Ok(Order::Forget) => forgotten = true,
                 Ok(Order::Cut) | Err(_) => return,
             },
             changed = frozen.changed() => if changed.is_err() { return },
             read = client.read(&mut from_client), if flowing => {
                 let Ok(length @ 1..) = read else { return };
                 partial.extend_from_slice(&from_client[..length]);
-                let whole = whole_frames(&partial, &mut header_passed, &mut consuming);
+                let whole = match shared.framed {
+                    true => whole_frames(&partial, &mut header_passed, &mut consuming),
+                    false => length,
+                };
                 let tampering = *shared.tampering.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(Tampering { from, to }) = tampering {
                     replace(&mut partial[..whole], from, to);

@@ -23,6 +23,13 @@ const STATEMENTS: usize = 200;
 /// `pg_current_snapshot` and what else is used has been there since.
 const OLDEST_SERVER: i32 = 130_000;
 
+/// The shortest wait for a server.
+const SHORTEST: Duration = Duration::from_millis(500);
+
+fn part(lease: Duration, parts: u32) -> Duration {
+    (lease / parts).max(SHORTEST)
+}
+
 /// The schema version this program writes.
 pub(super) fn known_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
@@ -70,8 +77,8 @@ impl Server {
             connect,
             timeout,
             statement_timeout,
-            commit_timeout: (statement_timeout + timeout).min(lease / 3),
-            idle_timeout: statement_timeout.min(lease / 3),
+            commit_timeout: (statement_timeout + timeout).min(part(lease, 3)),
+            idle_timeout: statement_timeout.min(part(lease, 3)),
             place,
         })
     }
@@ -79,7 +86,7 @@ impl Server {
     /// The same for heartbeats. Over a connection that has died without a word one try after the other has to fail, and a new
     /// connection has to be made, before others may end the leases; so no step may take longer than a small part of a lease.
     pub(super) fn hurried(&self, lease: Duration) -> Server {
-        let part = lease / 8;
+        let part = part(lease, 8);
         Server {
             timeout: self.timeout.min(part),
             statement_timeout: self.statement_timeout.min(part),
@@ -97,8 +104,7 @@ impl Server {
     /// Settings of a connection, as one text. Plans go by indexes, whatever statistics say of a table that was empty a moment ago;
     /// what a vanished process has locked is free again soon; and a commit is on the disk.
     pub(super) fn settings(&self, purpose: Use) -> String {
-        // 0 would be no limit at all.
-        let (ms, idle_ms) = (self.statement_timeout.as_millis().max(1), self.idle_timeout.as_millis().max(1));
+        let (ms, idle_ms) = (self.statement_timeout.as_millis(), self.idle_timeout.as_millis());
         let mut text = format!(
             "SET jit = off; SET enable_seqscan = off; SET statement_timeout = {ms}; SET lock_timeout = {ms}; \
              SET idle_in_transaction_session_timeout = {idle_ms}; SET client_min_messages = warning; \
