@@ -28,6 +28,21 @@ struct Scene {
     rig: Rig,
 }
 
+impl Scene {
+    /// From now on commits are made and nobody hears of it.
+    async fn lose_answers(&self) {
+        self.proxy.mute();
+        // Long enough for a commit that is on its way to be on the disk.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+
+    /// The connections end, and new ones pass as ever.
+    fn cut(&self) {
+        self.proxy.cut();
+        self.proxy.thaw();
+    }
+}
+
 /// Two busy workers, then `hurt`, which returns when the server is there again. Tasks have to start again `within` that.
 async fn survive(kind: &str, within: Duration, hurt: impl AsyncFnOnce(&Scene)) {
     with_vhost(async |vhost| {
@@ -75,7 +90,9 @@ async fn who_was_lost(rows: &PgPool) -> Vec<(String, String, i64, i64)> {
 #[tokio::test]
 async fn postgresql_stopped_for_a_while_loses_no_task_calls_no_worker_lost_and_intake_resumes_within_ten_seconds() {
     survive("stopped", SOON, async |scene| {
+        scene.lose_answers().await;
         scene.server.ctl("stop").await;
+        scene.cut();
         let stopped = Instant::now();
         let said = scene.rig.run(&["task", "list", "--timeout", "3s"]).await;
         assert_eq!(said.code, Some(7), "{said:?}");
@@ -88,7 +105,9 @@ async fn postgresql_stopped_for_a_while_loses_no_task_calls_no_worker_lost_and_i
 #[tokio::test]
 async fn postgresql_killed_with_signal_9_and_started_again_loses_no_attempt() {
     survive("killed", SOON, async |scene| {
+        scene.lose_answers().await;
         scene.server.ctl("kill").await;
+        scene.cut();
         tokio::time::sleep(away()).await;
         scene.server.ctl("start").await;
     })

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 #[derive(Debug)]
 pub struct Proxy {
     pub address: String,
-    frozen: watch::Sender<bool>,
+    flow: watch::Sender<Flow>,
     orders: broadcast::Sender<Order>,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
@@ -32,6 +32,15 @@ struct Shared {
 struct Tampering {
     from: &'static [u8],
     to: &'static [u8],
+}
+
+/// What passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Both,
+    /// What the client says, and no answer.
+    Questions,
+    Nothing,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -67,11 +76,11 @@ impl Proxy {
     async fn listen(address: &str, target: String, framed: bool) -> Proxy {
         let listener = TcpListener::bind(address).await.expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
-        let frozen = watch::Sender::new(false);
+        let flow = watch::Sender::new(Flow::Both);
         let orders = broadcast::Sender::new(16);
         let shared = Arc::new(Shared { framed, ..Shared::default() });
-        let accepting = tokio::spawn(accept(listener, target, frozen.clone(), orders.clone(), shared.clone()));
-        Proxy { address, frozen, orders, shared, accepting }
+        let accepting = tokio::spawn(accept(listener, target, flow.clone(), orders.clone(), shared.clone()));
+        Proxy { address, flow, orders, shared, accepting }
     }
 
     /// Closes every connection.
@@ -81,12 +90,17 @@ impl Proxy {
 
     /// From now on nothing passes in either direction, on old and new connections, and no connection is closed.
     pub fn freeze(&self) {
-        self.frozen.send_replace(true);
+        self.flow.send_replace(Flow::Nothing);
+    }
+
+    /// From now on the server hears everything, and nobody hears its answers.
+    pub fn mute(&self) {
+        self.flow.send_replace(Flow::Questions);
     }
 
     /// Everything passes again.
     pub fn thaw(&self) {
-        self.frozen.send_replace(false);
+        self.flow.send_replace(Flow::Both);
     }
 
     /// The connections that there are die without a word, as those do that a firewall has forgotten; new ones are as good as ever.
@@ -126,18 +140,18 @@ impl Drop for Proxy {
 async fn accept(
     listener: TcpListener,
     target: String,
-    frozen: watch::Sender<bool>,
+    flow: watch::Sender<Flow>,
     orders: broadcast::Sender<Order>,
     shared: Arc<Shared>,
 ) {
     while let Ok((client, _)) = listener.accept().await {
-        let (target, frozen, orders) = (target.clone(), frozen.subscribe(), orders.subscribe());
+        let (target, flow, orders) = (target.clone(), flow.subscribe(), orders.subscribe());
         let shared = shared.clone();
         tokio::spawn(async move {
             // A target that is down closes the client's connection, as it would without us.
             if let Ok(server) = TcpStream::connect(&target).await {
                 *shared.open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-                forward(client, server, frozen, orders, &shared).await;
+                forward(client, server, flow, orders, &shared).await;
                 *shared.open.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
             }
         });
@@ -147,7 +161,7 @@ async fn accept(
 async fn forward(
     mut client: TcpStream,
     mut server: TcpStream,
-    mut frozen: watch::Receiver<bool>,
+    mut flow: watch::Receiver<Flow>,
     mut orders: broadcast::Receiver<Order>,
     shared: &Shared,
 ) {
@@ -158,7 +172,7 @@ async fn forward(
     let mut consuming: Vec<[u8; 2]> = Vec::new();
     let mut forgotten = false;
     loop {
-        let flowing = !*frozen.borrow_and_update() && !forgotten;
+        let flows = if forgotten { Flow::Nothing } else { *flow.borrow_and_update() };
         tokio::select! {
             order = orders.recv() => match order {
                 Ok(Order::AckTheUnknown) => {
@@ -171,8 +185,8 @@ async fn forward(
                 Ok(Order::Forget) => forgotten = true,
                 Ok(Order::Cut) | Err(_) => return,
             },
-            changed = frozen.changed() => if changed.is_err() { return },
-            read = client.read(&mut from_client), if flowing => {
+            changed = flow.changed() => if changed.is_err() { return },
+            read = client.read(&mut from_client), if flows != Flow::Nothing => {
                 let Ok(length @ 1..) = read else { return };
                 partial.extend_from_slice(&from_client[..length]);
                 let whole = match shared.framed {
@@ -188,7 +202,7 @@ async fn forward(
                 }
                 partial.drain(..whole);
             }
-            read = server.read(&mut from_server), if flowing => {
+            read = server.read(&mut from_server), if flows == Flow::Both => {
                 let Ok(length @ 1..) = read else { return };
                 if client.write_all(&from_server[..length]).await.is_err() {
                     return;
