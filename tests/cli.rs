@@ -2,6 +2,9 @@
 
 mod support;
 
+#[cfg(feature = "postgres")]
+#[path = "cli/copying.rs"]
+mod copying;
 #[path = "cli/dead_letters.rs"]
 mod dead_letters;
 #[path = "cli/folder.rs"]
@@ -9,6 +12,9 @@ mod dead_letters;
 mod folder;
 #[path = "cli/gates.rs"]
 mod gates;
+#[cfg(feature = "postgres")]
+#[path = "support/postgres.rs"]
+mod server;
 #[path = "cli/stats.rs"]
 mod stats;
 #[path = "cli/through.rs"]

@@ -231,6 +231,13 @@ pub enum Command {
         /// The claim.
         fence: i64,
     },
+    /// A claim of this worker was perhaps committed without an answer: if it was, run the task, under a lease that begins now.
+    Reclaim {
+        /// The task.
+        id: String,
+        /// The worker's identity.
+        worker: String,
+    },
     /// A running attempt has ended.
     Settle {
         /// The task.

@@ -54,6 +54,16 @@ impl Rows {
                 }
                 Err(answer) => answer,
             },
+            Command::Reclaim { id, worker } => match self.get(&id).cloned() {
+                None => Unknown,
+                Some(task) if task.state.status != Status::Running => NotNow { status: task.state.status },
+                Some(task) if task.state.worker.as_deref() != Some(&worker) => Changed,
+                Some(mut task) => {
+                    task.state.wake_at = Some(now.saturating_add(settings.lease_ms));
+                    self.put(task.clone());
+                    Run(Box::new(task))
+                }
+            },
             Command::Settle { id, fence, settlement } => match self.running(&id, fence) {
                 Ok(task) => self.settle(task, *settlement, now, settings),
                 Err(answer) => answer,
@@ -494,7 +504,8 @@ impl Task {
         self.wake_up(route)
     }
 
-    fn wake_up(&self, route: Outstanding) -> WakeUp {
+    /// The wake-up that is on its way for this row by `route`.
+    pub(crate) fn wake_up(&self, route: Outstanding) -> WakeUp {
         let (spec, queue) = (&self.spec, self.queue().to_owned());
         WakeUp { id: spec.id.clone(), stamp: self.stamp(), priority: spec.priority, queue, route }
     }

@@ -13,8 +13,9 @@ use crate::task::{Answer, Change, Command, Decision, Outcome, Settlement, Task, 
 use crate::telemetry::{AttemptSpan, Event};
 
 use super::Shared;
-use super::fallback::{self, Patience};
+use super::fallback;
 use super::outbox::Letter;
+use super::patience::Patience;
 use super::settle;
 
 /// No delivery is held longer than this: RabbitMQ's `consumer_timeout` (30 min by default) would close the channel and requeue
@@ -124,7 +125,7 @@ async fn wind_up(running: std::pin::Pin<&mut impl Future<Output = Report>>) -> O
 /// worker's shutdown must not go round for ever.
 pub(super) async fn give_back(shared: &Shared, task: &Task, token: Option<Token>) {
     if task.state.releases >= shared.plan.scheduler.max_releases {
-        let mut patience = Patience::new();
+        let mut patience = Patience::new(shared);
         let settlement = loop {
             match lost_settlement(shared, task).await {
                 Ok(settlement) => break settlement,
@@ -149,7 +150,7 @@ pub(super) async fn give_back(shared: &Shared, task: &Task, token: Option<Token>
             }
         }
         // An earlier try may have been committed, and then this delivery is what the row waits for.
-        _ if persisted.uncertain && nack => {
+        _ if persisted.doubt.is_some() && nack => {
             if let Some(token) = token {
                 token.nack().await;
             }

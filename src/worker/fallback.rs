@@ -4,8 +4,6 @@
 //! a permanent failure, which says that the task itself is wrong, nor for a deadline, after which nobody asks any more. The cache is read
 //! before the end is committed: a better result that is stored meanwhile comes too late for this task, which does no harm.
 
-use std::time::Duration;
-
 use crate::policy::{Fallback, Policy};
 use crate::store::StoreError;
 use crate::task::{Command, DeadReason, Decision, Degraded, Ending, Failure, Spec, Task, TaskResult};
@@ -52,26 +50,6 @@ pub(super) async fn for_decision(
     match decision {
         Decision::Die { reason: DeadReason::RetriesExhausted, .. } => find(shared, spec, policy).await,
         _ => Ok(None),
-    }
-}
-
-/// Waits for a store that did not answer.
-pub(super) struct Patience(Duration);
-
-impl Patience {
-    pub(super) fn new() -> Patience {
-        Patience(Duration::from_millis(50))
-    }
-
-    /// Whether to ask again; not when the worker ends.
-    pub(super) async fn again(&mut self, shared: &Shared, error: &StoreError) -> bool {
-        shared.store_is_down(error);
-        let pause = self.0;
-        self.0 = (pause * 2).min(Duration::from_secs(2));
-        tokio::select! {
-            () = tokio::time::sleep(pause) => true,
-            () = shared.stop_all.cancelled() => false,
-        }
     }
 }
 

@@ -22,9 +22,10 @@ use crate::telemetry::Event;
 use crate::telemetry::alert::ALERT_TYPE;
 
 use super::attempt::{self, LONGEST_HOLD, Places, ack, after_buried};
+use super::doubt::own_claims;
 use super::lanes::{Buffer, Lanes, Next, Offer, Waiting};
 use super::outbox::Letter;
-use super::{Shared, after_you, fallback};
+use super::{Persisted, Shared, after_you, fallback};
 
 /// The most deliveries of one claim batch.
 const BATCH: usize = 128;
@@ -268,10 +269,12 @@ async fn start(shared: Arc<Shared>, tracker: TaskTracker, lanes: Arc<Lanes>, bat
         }
         return;
     };
-    let uncertain = persisted.uncertain;
+    let Persisted { mut answers, doubt } = persisted;
+    if doubt.is_some() {
+        adopt_own_claims(&shared, &entries, &mut answers).await;
+    }
     let mut look_again = false;
-    for ((entry, place), answer) in entries.into_iter().zip(places).zip(persisted.answers) {
-        let answer = if uncertain { own_claim(&shared, answer, &entry.what).await } else { answer };
+    for ((entry, place), answer) in entries.into_iter().zip(places).zip(answers) {
         let place = place.and_then(|(place, turn)| {
             if matches!(answer, Answer::Run(_)) {
                 return Some(place);
@@ -367,22 +370,19 @@ fn origin(delivery: &Delivery) -> Origin {
     }
 }
 
-/// After a commit without an answer: a row that says it is running for us, and that we do not run, is our own lost claim.
-async fn own_claim(shared: &Shared, answer: Answer, what: &What) -> Answer {
-    let id = match (&answer, what) {
+/// After a commit without an answer some of these may be claimed already, by ourselves.
+async fn adopt_own_claims(shared: &Shared, entries: &[Entry], answers: &mut [Answer]) {
+    let claimed = |(at, (answer, entry)): (usize, (&Answer, &Entry))| match (answer, &entry.what) {
         (Answer::NotNow { status: Status::Running }, What::WakeUp { id, .. })
-        | (Answer::Duplicate { id, status: Status::Running }, What::Submission { .. }) => id.clone(),
-        _ => return answer,
+        | (Answer::Duplicate { id, status: Status::Running }, What::Submission { .. }) => Some((at, id.clone())),
+        _ => None,
     };
-    match shared.store.get(&[id]).await.map(|mut found| found.pop().flatten()) {
-        Ok(Some(task))
-            if task.state.status == Status::Running
-                && task.state.worker.as_deref() == Some(&shared.name)
-                && !shared.leases.holds(task.id(), task.state.fence) =>
-        {
-            Answer::Run(Box::new(task))
+    let claimed = answers.iter().zip(entries).enumerate().filter_map(claimed);
+    let (places, ids): (Vec<usize>, Vec<String>) = claimed.unzip();
+    for (at, task) in places.into_iter().zip(own_claims(shared, ids).await) {
+        if let (Some(answer), Some(task)) = (answers.get_mut(at), task) {
+            *answer = Answer::Run(Box::new(task));
         }
-        _ => answer,
     }
 }
 

@@ -4,6 +4,7 @@
 //! their leases.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,18 @@ const TICKS: u32 = 2;
 #[derive(Debug, Default)]
 pub struct Leases {
     running: Mutex<HashMap<String, Lease>>,
+    doubts: AtomicUsize,
+}
+
+/// A commit of this process may have been made although its answer was lost, and what it claimed is not among the leases yet. Over
+/// when dropped.
+#[derive(Debug)]
+pub struct Doubt(Arc<Leases>);
+
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        self.0.doubts.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -57,6 +70,17 @@ impl Leases {
         self.lock().get(id).is_some_and(|lease| lease.fence == fence)
     }
 
+    /// From now on a row may be this process's without being among these.
+    pub fn doubt(self: &Arc<Self>) -> Doubt {
+        self.doubts.fetch_add(1, Ordering::SeqCst);
+        Doubt(Arc::clone(self))
+    }
+
+    /// Whether a row may be this process's without being among these.
+    pub fn in_doubt(&self) -> bool {
+        self.doubts.load(Ordering::SeqCst) > 0
+    }
+
     /// How many claims are held.
     pub fn len(&self) -> usize {
         self.lock().len()
@@ -89,7 +113,7 @@ pub fn spawn_heartbeats(
             let tick = every / TICKS;
             // After a failed round the next one comes soon: the lease is running out.
             let retry_soon = (every / 10).max(Duration::from_millis(50));
-            let (mut pause, mut ticks, mut behind) = (tick, 0_u32, false);
+            let (mut pause, mut ticks, mut behind, mut away) = (tick, 0_u32, false, false);
             loop {
                 let asked = tokio::select! {
                     () = tokio::time::sleep(pause) => false,
@@ -105,6 +129,10 @@ pub fn spawn_heartbeats(
                 } else {
                     look(store.as_ref(), &pulse).await
                 };
+                if well && away {
+                    pulse.note_return();
+                }
+                away = !well;
                 // A look that took long has met a lock, and leases ran on meanwhile.
                 behind = !well || (!renew && began.elapsed() > tick);
                 pause = match (well, behind) {

@@ -6,6 +6,7 @@
 mod admission;
 mod alerts;
 mod attempt;
+mod doubt;
 mod fallback;
 mod feed;
 mod intake;
@@ -13,6 +14,7 @@ mod lanes;
 mod leases;
 mod notices;
 mod outbox;
+mod patience;
 mod plan;
 mod pulse;
 mod replays;
@@ -45,8 +47,9 @@ use crate::task::{Answer, Command, Millis, Spot};
 use crate::telemetry::{Event, Observers, Vitals};
 
 use lanes::Lanes;
-use leases::Leases;
+use leases::{Doubt, Leases};
 use outbox::Outbox;
+use patience::Patience;
 use pulse::Pulse;
 use rules::{Ground, Rules};
 
@@ -269,28 +272,24 @@ impl Shared {
     }
 
     /// Applies commands, again and again while the store is away; `None` when the worker ends before it came back.
-    ///
-    /// `uncertain` in the result says that an earlier try may have been committed although its answer was lost.
     pub async fn persist(&self, urgency: Urgency, commands: Vec<Command>) -> Option<Persisted> {
-        let mut pause = Duration::from_millis(50);
-        let mut uncertain = false;
+        let (mut patience, mut doubt) = (Patience::new(self), None);
         loop {
             match self.store.apply(urgency, commands.clone()).await {
                 Ok(answers) => {
                     self.pulse.note_success();
                     self.store_is_up();
-                    return Some(Persisted { answers, uncertain });
+                    return Some(Persisted { answers, doubt });
                 }
                 Err(error) => {
-                    uncertain |= matches!(error, StoreError::Unknown { .. });
-                    self.store_is_down(&error);
+                    if matches!(error, StoreError::Unknown { .. }) {
+                        doubt.get_or_insert_with(|| self.leases.doubt());
+                    }
+                    if !patience.again(self, &error).await {
+                        return None;
+                    }
                 }
             }
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.stop_all.cancelled() => return None,
-            }
-            pause = (pause * 2).min(Duration::from_secs(2));
         }
     }
 
@@ -331,8 +330,8 @@ impl Shared {
 /// The answers of a batch that was committed at last.
 pub(crate) struct Persisted {
     pub answers: Vec<Answer>,
-    /// An earlier try may have been committed without telling.
-    pub uncertain: bool,
+    /// An earlier try may have been committed without telling. To be kept until its claims are known.
+    pub doubt: Option<Doubt>,
 }
 
 /// Writes what a session found missing before the session declares it again.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::task::Millis;
 use crate::telemetry::Vitals;
@@ -18,6 +18,8 @@ pub struct Pulse {
     started: Instant,
     last_success: AtomicI64,
     beat_wanted: Notify,
+    /// How often the heartbeats have found the store again.
+    returns: watch::Sender<u64>,
     /// Who is asked whether this process goes round.
     pub vitals: Arc<Vitals>,
 }
@@ -29,6 +31,7 @@ impl Pulse {
             started: Instant::now(),
             last_success: AtomicI64::new(0),
             beat_wanted: Notify::new(),
+            returns: watch::Sender::new(0),
             vitals: Arc::default(),
         }
     }
@@ -46,6 +49,16 @@ impl Pulse {
     /// When a commit last succeeded.
     pub fn last_success(&self) -> Millis {
         self.last_success.load(Ordering::Relaxed)
+    }
+
+    /// The heartbeats have found the store again.
+    pub fn note_return(&self) {
+        self.returns.send_modify(|times| *times += 1);
+    }
+
+    /// Changes when the heartbeats find the store again after this.
+    pub fn returns(&self) -> watch::Receiver<u64> {
+        self.returns.subscribe()
     }
 
     /// Asks the heartbeat thread for a round now.

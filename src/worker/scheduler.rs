@@ -193,8 +193,10 @@ impl Scheduler {
         let more = rows.len() == BATCH;
         let mut commands = Vec::with_capacity(rows.len());
         for task in &rows {
-            // A claim that this very process still carries is late with its heartbeat, not lost.
-            if shared.leases.holds(task.id(), task.state.fence) {
+            // A claim that this very process still carries is late with its heartbeat, not lost. So may be one that it knows nothing of
+            // yet, because the commit has not been answered.
+            let ours = task.state.worker.as_deref() == Some(&shared.name);
+            if shared.leases.holds(task.id(), task.state.fence) || ours && shared.leases.in_doubt() {
                 continue;
             }
             let Some(wake_at) = task.state.wake_at else { continue };

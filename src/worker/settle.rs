@@ -13,8 +13,10 @@ use crate::task::{Answer, AttachmentBody, Command, Outcome, Settlement, Task, de
 use crate::telemetry::Event;
 
 use super::attempt::{Places, ack, after_buried, after_settled};
-use super::fallback::{self, Patience};
-use super::{Shared, after_you};
+use super::doubt::{Earlier, own_settlement};
+use super::fallback;
+use super::patience::Patience;
+use super::{Persisted, Shared, after_you};
 
 /// The most attempts, and about the most bytes, of one call: the others would wait for them in one transaction.
 const MOST: usize = 64;
@@ -64,7 +66,7 @@ pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: O
     let policy = rules.policy_of(&task.spec, now);
     let hold_ms = hold_for(&report.outcome, &policy);
     let decision = decide(&task, &report.outcome, &policy, &rules.rungs, now, rand::random());
-    let mut patience = Patience::new();
+    let mut patience = Patience::new(shared);
     let fallback = loop {
         match fallback::for_decision(shared, &task.spec, &policy, &decision).await {
             Ok(fallback) => break fallback,
@@ -119,8 +121,8 @@ pub(super) async fn commit(shared: &Shared, batch: Vec<Finished>) {
         }
         return;
     };
-    let uncertain = persisted.uncertain;
-    for ((id, fence, token, places), answer) in waiting.into_iter().zip(persisted.answers) {
+    let Persisted { answers, doubt } = persisted;
+    for ((id, fence, token, places), answer) in waiting.into_iter().zip(answers) {
         // No heartbeat for what is settled: it would be refused, and taken for a lost lease.
         shared.leases.remove(&id, fence);
         match answer {
@@ -135,11 +137,13 @@ pub(super) async fn commit(shared: &Shared, batch: Vec<Finished>) {
                 }
                 ack(token).await;
             }
-            // An earlier try was committed without telling: the attempt is recorded and alarms do the rest.
-            _ if uncertain => ack(token).await,
             _ => {
-                shared.observers.emit(&Event::SettleRefused { id: &id, fence });
                 ack(token).await;
+                match if doubt.is_some() { own_settlement(shared, &id, fence).await } else { Earlier::None } {
+                    Earlier::Change(change) => after_settled(shared, *change),
+                    Earlier::Passed => {}
+                    Earlier::None => shared.observers.emit(&Event::SettleRefused { id: &id, fence }),
+                }
             }
         }
         drop(places);

@@ -74,7 +74,7 @@ impl Step {
 
 /// Called with the commands of every transaction.
 type BeforeApply = Box<dyn Fn(&[Command]) -> Result<(), StoreError> + Send + Sync>;
-type AfterApply = Box<dyn Fn(&[Command]) + Send + Sync>;
+type AfterApply = Box<dyn Fn(&[Command]) -> Result<(), StoreError> + Send + Sync>;
 
 /// A store that is watched: something may happen before or after each commit.
 pub struct WatchedStore {
@@ -99,12 +99,13 @@ impl WatchedStore {
             inner,
             step: Some(step),
             before: Box::new(move |commands| if first && concerned(commands) { step.die() } else { Ok(()) }),
-            after: Box::new(move |commands| {
-                if concerned(commands) {
-                    step.die()
-                }
-            }),
+            after: Box::new(move |commands| if concerned(commands) { step.die() } else { Ok(()) }),
         }
+    }
+
+    /// Fails before or after a commit as it is told to.
+    pub fn failing(inner: Arc<dyn Store>, before: BeforeApply, after: AfterApply) -> WatchedStore {
+        WatchedStore { inner, before, after, step: None }
     }
 
     /// Refuses every transaction while `away` says so, and counts the refusals.
@@ -119,7 +120,7 @@ impl WatchedStore {
                 refusals.fetch_add(1, Ordering::SeqCst);
                 Err(StoreError::Unavailable { place: "test".into(), reason: "away".into() })
             }),
-            after: Box::new(|_| {}),
+            after: Box::new(|_| Ok(())),
         }
     }
 }
@@ -227,7 +228,7 @@ impl Store for WatchedStore {
     async fn apply(&self, urgency: Urgency, commands: Vec<Command>) -> Result<Vec<Answer>, StoreError> {
         (self.before)(&commands)?;
         let answers = self.inner.apply(urgency, commands.clone()).await;
-        (self.after)(&commands);
+        (self.after)(&commands)?;
         answers
     }
 

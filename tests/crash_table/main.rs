@@ -4,6 +4,7 @@
 //! process, has to bring every task to its end. What must hold afterwards is the same for every row: each task ended once, no
 //! more attempts than allowed, and the DLQ holds exactly one copy of each dead task.
 
+mod doubt;
 mod faults;
 #[path = "../support/mod.rs"]
 mod support;

@@ -205,11 +205,16 @@ def observe(main, idle, vhost, party, proxy, second, prometheus):
     assert len(prometheus.query("up == 1")) == 3, "the scrape is as good as before"
     print("ok  hostile words are labels and nothing else")
 
-    # A store whose alarms nobody serves, then one that does not answer.
+    # A store whose alarms nobody serves and whose events nobody carries out, then one that does not answer.
     idle.sql("INSERT INTO tasks (id, type, payload) VALUES ('late', 'ok.late', '1')")
     idle.sql("UPDATE tasks SET status = 'retry_waiting', retry_count = 1, due_at = wake_at - 120000, wake_at = wake_at - 120000")
     fires("RedeliverSchedulerLate")
     idle.sql("DELETE FROM tasks")
+    ago = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - 120000"
+    columns = "topic, task_id, generation, retry_count, at, document, send_at"
+    idle.sql(f"INSERT INTO notices ({columns}) VALUES ('task.succeeded', 'late', 0, 0, {ago}, '{{}}', {ago})")
+    fires("RedeliverNoticesLate")
+    idle.sql("DELETE FROM notices")
     idle.sql("ALTER TABLE nodes RENAME TO nodes_away")
     # A worker that stands still for longer than its lease.
     main.publish({"id": "slow", "type": "slow.task"})

@@ -20,6 +20,8 @@ mod lanes;
 mod leaderless;
 mod lost_queues;
 #[cfg(feature = "postgres")]
+mod outages;
+#[cfg(feature = "postgres")]
 mod postgres;
 mod refused;
 mod reload;

@@ -79,6 +79,9 @@ fn command(wish: &Wish, task: Option<&Task>, now: i64) -> Command {
         9..=13 => claim(&id, stamp),
         14 => Command::Route { id, from: task.and_then(|task| task.state.queue.clone()), queue },
         15 => Command::Postpone { id, stamp, until: now + i64::from(b) * 100 },
+        16 if b % 2 == 0 => {
+            Command::Reclaim { id, worker: task.and_then(|task| task.state.worker.clone()).unwrap_or_default() }
+        }
         16 => Command::Heartbeat { id, fence },
         17..=20 => Command::Settle { id, fence, settlement },
         21 => Command::Lost { id, fence, wake_at, settlement },

@@ -129,6 +129,22 @@ conformance! {
         assert_eq!(f.task("b").await, done);
     }
 
+    async fn a_claim_is_found_again_by_its_worker_and_by_nobody_else(f) {
+        let running = f.running("a").await;
+        f.pending("b").await;
+        f.clock.advance(20_000);
+        let reclaim = |id: &str, worker: &str| Command::Reclaim { id: id.into(), worker: worker.into() };
+        let worker = running.state.worker.clone().unwrap();
+        let asked = vec![reclaim("a", "another"), reclaim("b", &worker), reclaim("nobody", &worker)];
+        let pending = Answer::NotNow { status: Status::Pending };
+        assert_eq!(f.all(asked).await, [Answer::Changed, pending, Answer::Unknown]);
+        assert_eq!(f.task("a").await, running);
+        let Answer::Run(found) = f.one(reclaim("a", &worker)).await else { panic!("its own") };
+        assert_eq!(found.state.wake_at, Some(f.now() + f.settings.lease_ms));
+        assert_eq!(f.task("a").await, *found);
+        assert_eq!((found.state.fence, found.state.started_at), (running.state.fence, running.state.started_at));
+    }
+
     async fn a_released_run_goes_back_to_where_it_was(f) {
         f.running("a").await;
         f.clock.advance(1_000);

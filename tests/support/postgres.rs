@@ -96,6 +96,17 @@ impl PrivateServer {
         Some(PrivateServer { url: value("REDELIVER_TEST_POSTGRES"), ctl: value("REDELIVER_TEST_POSTGRES_CTL") })
     }
 
+    /// Host and port.
+    pub fn address(&self) -> String {
+        let options = PgConnectOptions::from_str(&self.url).expect("a URL");
+        format!("{}:{}", options.get_host(), options.get_port())
+    }
+
+    /// The URL by way of another address.
+    pub fn url_at(&self, address: &str) -> String {
+        self.url.replace(&self.address(), address)
+    }
+
     /// Runs one verb of `tests/postgres/ctl`.
     pub async fn ctl(&self, verb: &str) {
         let status = tokio::process::Command::new(&self.ctl).arg(verb).status().await.expect("ctl runs");

@@ -1,7 +1,7 @@
-//! A TCP proxy in front of a broker that can cut, freeze and forge.
+//! A TCP proxy in front of a broker that can cut, freeze and forge; or in front of another server, without forging.
 //!
 //! Forwards whole AMQP frames from the client, so that between two writes it is always at a frame boundary and can put in
-//! a frame of its own.
+//! a frame of its own. What is no AMQP it forwards as it comes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 #[derive(Debug)]
 pub struct Proxy {
     pub address: String,
-    frozen: watch::Sender<bool>,
+    flow: watch::Sender<Flow>,
     orders: broadcast::Sender<Order>,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
@@ -22,6 +22,7 @@ pub struct Proxy {
 
 #[derive(Debug, Default)]
 struct Shared {
+    framed: bool,
     open: Mutex<usize>,
     tampering: Mutex<Option<Tampering>>,
 }
@@ -33,10 +34,21 @@ struct Tampering {
     to: &'static [u8],
 }
 
+/// What passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Both,
+    /// What the client says, and no answer.
+    Questions,
+    Nothing,
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Order {
     /// Closes every connection.
     Cut,
+    /// Lets nothing pass over any connection that there is, for ever, and closes none.
+    Forget,
     /// Acks, on every channel that consumes, a delivery that never was.
     AckTheUnknown,
 }
@@ -51,15 +63,24 @@ impl Proxy {
         Proxy::start_at("127.0.0.1:0", target).await
     }
 
+    /// A proxy in front of what speaks another protocol than AMQP.
+    pub async fn raw(target: String) -> Proxy {
+        Proxy::listen("127.0.0.1:0", target, false).await
+    }
+
     /// The same, listening at `address`.
     pub async fn start_at(address: &str, target: String) -> Proxy {
+        Proxy::listen(address, target, true).await
+    }
+
+    async fn listen(address: &str, target: String, framed: bool) -> Proxy {
         let listener = TcpListener::bind(address).await.expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
-        let frozen = watch::Sender::new(false);
+        let flow = watch::Sender::new(Flow::Both);
         let orders = broadcast::Sender::new(16);
-        let shared = Arc::new(Shared::default());
-        let accepting = tokio::spawn(accept(listener, target, frozen.clone(), orders.clone(), shared.clone()));
-        Proxy { address, frozen, orders, shared, accepting }
+        let shared = Arc::new(Shared { framed, ..Shared::default() });
+        let accepting = tokio::spawn(accept(listener, target, flow.clone(), orders.clone(), shared.clone()));
+        Proxy { address, flow, orders, shared, accepting }
     }
 
     /// Closes every connection.
@@ -69,12 +90,22 @@ impl Proxy {
 
     /// From now on nothing passes in either direction, on old and new connections, and no connection is closed.
     pub fn freeze(&self) {
-        self.frozen.send_replace(true);
+        self.flow.send_replace(Flow::Nothing);
+    }
+
+    /// From now on the server hears everything, and nobody hears its answers.
+    pub fn mute(&self) {
+        self.flow.send_replace(Flow::Questions);
     }
 
     /// Everything passes again.
     pub fn thaw(&self) {
-        self.frozen.send_replace(false);
+        self.flow.send_replace(Flow::Both);
+    }
+
+    /// The connections that there are die without a word, as those do that a firewall has forgotten; new ones are as good as ever.
+    pub fn forget(&self) {
+        self.order(Order::Forget);
     }
 
     /// Makes the broker close every consuming channel, as an ack for an unknown delivery does.
@@ -109,18 +140,18 @@ impl Drop for Proxy {
 async fn accept(
     listener: TcpListener,
     target: String,
-    frozen: watch::Sender<bool>,
+    flow: watch::Sender<Flow>,
     orders: broadcast::Sender<Order>,
     shared: Arc<Shared>,
 ) {
     while let Ok((client, _)) = listener.accept().await {
-        let (target, frozen, orders) = (target.clone(), frozen.subscribe(), orders.subscribe());
+        let (target, flow, orders) = (target.clone(), flow.subscribe(), orders.subscribe());
         let shared = shared.clone();
         tokio::spawn(async move {
             // A target that is down closes the client's connection, as it would without us.
             if let Ok(server) = TcpStream::connect(&target).await {
                 *shared.open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-                forward(client, server, frozen, orders, &shared).await;
+                forward(client, server, flow, orders, &shared).await;
                 *shared.open.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
             }
         });
@@ -130,7 +161,7 @@ async fn accept(
 async fn forward(
     mut client: TcpStream,
     mut server: TcpStream,
-    mut frozen: watch::Receiver<bool>,
+    mut flow: watch::Receiver<Flow>,
     mut orders: broadcast::Receiver<Order>,
     shared: &Shared,
 ) {
@@ -139,8 +170,9 @@ async fn forward(
     let mut partial = Vec::new();
     let mut header_passed = false;
     let mut consuming: Vec<[u8; 2]> = Vec::new();
+    let mut forgotten = false;
     loop {
-        let flowing = !*frozen.borrow_and_update();
+        let flows = if forgotten { Flow::Nothing } else { *flow.borrow_and_update() };
         tokio::select! {
             order = orders.recv() => match order {
                 Ok(Order::AckTheUnknown) => {
@@ -150,13 +182,17 @@ async fn forward(
                         }
                     }
                 }
+                Ok(Order::Forget) => forgotten = true,
                 Ok(Order::Cut) | Err(_) => return,
             },
-            changed = frozen.changed() => if changed.is_err() { return },
-            read = client.read(&mut from_client), if flowing => {
+            changed = flow.changed() => if changed.is_err() { return },
+            read = client.read(&mut from_client), if flows != Flow::Nothing => {
                 let Ok(length @ 1..) = read else { return };
                 partial.extend_from_slice(&from_client[..length]);
-                let whole = whole_frames(&partial, &mut header_passed, &mut consuming);
+                let whole = match shared.framed {
+                    true => whole_frames(&partial, &mut header_passed, &mut consuming),
+                    false => length,
+                };
                 let tampering = *shared.tampering.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(Tampering { from, to }) = tampering {
                     replace(&mut partial[..whole], from, to);
@@ -166,7 +202,7 @@ async fn forward(
                 }
                 partial.drain(..whole);
             }
-            read = server.read(&mut from_server), if flowing => {
+            read = server.read(&mut from_server), if flows == Flow::Both => {
                 let Ok(length @ 1..) = read else { return };
                 if client.write_all(&from_server[..length]).await.is_err() {
                     return;

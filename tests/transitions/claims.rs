@@ -63,6 +63,25 @@ fn a_lease_that_was_renewed_after_it_was_read_is_not_lost() {
 }
 
 #[test]
+fn a_claim_whose_answer_was_lost_is_found_by_its_worker_alone_and_its_lease_begins_anew() {
+    let mut desk = Desk::with_running();
+    let wake_at = desk.row().wake_at.expect("a lease");
+    let reclaim = |worker: &str| Command::Reclaim { id: ID.into(), worker: worker.into() };
+    // Its end may be over already, as long as nobody has said so.
+    desk.now = wake_at + SECOND;
+    assert_eq!(desk.apply(reclaim("another")), Answer::Changed);
+    let Answer::Run(task) = desk.apply(reclaim("w")) else { panic!("it is the worker's own") };
+    assert_eq!(task.state.fence, 1, "no other claim");
+    let renewed = desk.row().wake_at.expect("a lease");
+    assert!(renewed > desk.now);
+    let lost = |wake_at| Command::Lost { id: ID.into(), fence: 1, wake_at, settlement: settlement(retry_in_store(0)) };
+    assert_eq!(desk.apply(lost(wake_at)), Answer::Changed, "who read the old alarm comes too late");
+    desk.now = renewed;
+    assert!(matches!(desk.apply(lost(renewed)), Answer::Settled(_)));
+    assert_eq!(desk.apply(reclaim("w")), Answer::NotNow { status: Status::RetryWaiting });
+}
+
+#[test]
 fn a_lease_is_not_lost_before_its_end_even_if_the_clock_was_set_back() {
     let mut desk = Desk::with_running();
     let wake_at = desk.row().wake_at.expect("a lease");

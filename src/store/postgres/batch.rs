@@ -63,6 +63,7 @@ impl Shared {
                     shared.perhaps_again |= new.spec.submission_hash.is_some() && new.redelivered;
                 }
                 Command::Heartbeat { .. }
+                | Command::Reclaim { .. }
                 | Command::Settle { .. }
                 | Command::Lost { .. }
                 | Command::Release { .. }

@@ -36,7 +36,7 @@ impl PostgresStore {
 
     async fn ask_once(&self, sql: &str, values: Values) -> Result<Vec<PgRow>, Fault> {
         let query = sqlx::query_with(AssertSqlSafe(sql), arguments(values)?);
-        let patience = self.server.statement_timeout + self.server.timeout;
+        let patience = self.server.patience();
         match tokio::time::timeout(patience, query.fetch_all(&self.readers)).await {
             Ok(answer) => Ok(answer?),
             Err(_) => Err(Fault::Transient(format!("it did not answer within {patience:?}"))),

@@ -5,6 +5,7 @@
 //! may do so at once. Time is the server's. How questions are asked and how a task lies in its columns is shared with SQLite.
 
 mod batch;
+mod calls;
 mod engine;
 mod fault;
 mod open;
@@ -79,7 +80,8 @@ impl PostgresStore {
     /// [`StoreError::Unusable`] names what a person has to put right (no such database, a refused login, a newer schema, tables of
     /// another program); [`StoreError::Unavailable`] when the server does not answer.
     pub async fn open(url: &str, settings: Settings, options: PostgresOptions) -> Result<PostgresStore, StoreError> {
-        let server = Server::of(url, &options)?;
+        let lease = Duration::from_millis(settings.lease_ms.max(0).unsigned_abs());
+        let server = Server::of(url, &options, lease)?;
         let clock = options.clock.unwrap_or_else(|| Clock::Server(Arc::new(ServerClock::default())));
         let at = |fault: super::sql::fault::Fault| fault.at(server.place.clone());
         let mut conn = server.prepare(options.create).await.map_err(at)?;
@@ -98,7 +100,7 @@ impl PostgresStore {
             })
             .connect_lazy_with(server.connect.clone());
         let context = Context { settings, writes: write::Writes::new(), clock: clock.clone() };
-        let writer = writer::start(server.clone(), context, options.writers)?;
+        let writer = writer::start(server.clone(), server.hurried(lease), context, options.writers)?;
         Ok(PostgresStore { server, clock, writer, readers })
     }
 }

@@ -23,6 +23,13 @@ const STATEMENTS: usize = 200;
 /// `pg_current_snapshot` and what else is used has been there since.
 const OLDEST_SERVER: i32 = 130_000;
 
+/// The shortest wait for a server.
+const SHORTEST: Duration = Duration::from_millis(500);
+
+fn part(lease: Duration, parts: u32) -> Duration {
+    (lease / parts).max(SHORTEST)
+}
+
 /// The schema version this program writes.
 pub(super) fn known_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
@@ -41,6 +48,10 @@ pub(super) struct Server {
     pub(super) connect: PgConnectOptions,
     pub(super) timeout: Duration,
     pub(super) statement_timeout: Duration,
+    /// How long the answer to a COMMIT is waited for: the leases of what it claimed run on meanwhile.
+    pub(super) commit_timeout: Duration,
+    /// How long a transaction may stand still before the server ends it, with the locks it has on rows whose leases run on.
+    pub(super) idle_timeout: Duration,
     /// Host and database, without password.
     pub(super) place: String,
 }
@@ -48,7 +59,7 @@ pub(super) struct Server {
 impl Server {
     /// # Errors
     /// When it is no such URL.
-    pub(super) fn of(url: &str, options: &PostgresOptions) -> Result<Server, StoreError> {
+    pub(super) fn of(url: &str, options: &PostgresOptions, lease: Duration) -> Result<Server, StoreError> {
         let connect = PgConnectOptions::from_str(url).map_err(|error| StoreError::Unusable {
             place: crate::config::mask(url),
             reason: format!("its URL cannot be read ({error}); write postgres://user:password@host:5432/database"),
@@ -61,16 +72,42 @@ impl Server {
         let place = format!("postgres://{}@{host}/{database}", connect.get_username());
         let connect =
             connect.application_name("redeliver").statement_cache_capacity(STATEMENTS).disable_statement_logging();
-        Ok(Server { connect, timeout: options.connect_timeout, statement_timeout: options.statement_timeout, place })
+        let (timeout, statement_timeout) = (options.connect_timeout, options.statement_timeout);
+        Ok(Server {
+            connect,
+            timeout,
+            statement_timeout,
+            commit_timeout: (statement_timeout + timeout).min(part(lease, 3)),
+            idle_timeout: statement_timeout.min(part(lease, 3)),
+            place,
+        })
+    }
+
+    /// The same for heartbeats. Over a connection that has died without a word one try after the other has to fail, and a new
+    /// connection has to be made, before others may end the leases; so no step may take longer than a small part of a lease.
+    pub(super) fn hurried(&self, lease: Duration) -> Server {
+        let part = part(lease, 8);
+        Server {
+            timeout: self.timeout.min(part),
+            statement_timeout: self.statement_timeout.min(part),
+            commit_timeout: self.commit_timeout.min(part),
+            idle_timeout: self.idle_timeout.min(part),
+            ..self.clone()
+        }
+    }
+
+    /// How long the answer to a statement is waited for: as long as the server itself would let it run, and a moment more.
+    pub(super) fn patience(&self) -> Duration {
+        self.statement_timeout + self.timeout
     }
 
     /// Settings of a connection, as one text. Plans go by indexes, whatever statistics say of a table that was empty a moment ago;
     /// what a vanished process has locked is free again soon; and a commit is on the disk.
     pub(super) fn settings(&self, purpose: Use) -> String {
-        let ms = self.statement_timeout.as_millis();
+        let (ms, idle_ms) = (self.statement_timeout.as_millis(), self.idle_timeout.as_millis());
         let mut text = format!(
             "SET jit = off; SET enable_seqscan = off; SET statement_timeout = {ms}; SET lock_timeout = {ms}; \
-             SET idle_in_transaction_session_timeout = {ms}; SET client_min_messages = warning; \
+             SET idle_in_transaction_session_timeout = {idle_ms}; SET client_min_messages = warning; \
              SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';"
         );
         text.push_str(match purpose {

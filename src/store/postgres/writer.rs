@@ -11,16 +11,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
-use sqlx::postgres::{PgConnection, PgListener, PgPoolOptions};
+use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor, Row};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::batch::{self, Context};
+use super::calls::{Calls, listen};
 use super::open::{Server, Use, read_clock};
 use super::quarantine;
 use super::rows::arguments;
@@ -37,8 +37,6 @@ const MOST_COMMANDS: usize = 512;
 const TRIES: usize = 5;
 /// How often the server is asked for its time.
 const CLOCK_EVERY: Duration = Duration::from_secs(5);
-/// How long to wait before listening again after the connection was lost.
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Commands of one caller.
 pub(super) struct Job {
@@ -64,22 +62,8 @@ pub(super) struct Queues {
     pub(super) calls: Arc<Calls>,
 }
 
-/// Rows that other programs have put in: how often that was told, and who waits to hear of it.
-#[derive(Default)]
-pub(super) struct Calls {
-    pub(super) number: AtomicI64,
-    pub(super) told: Notify,
-}
-
-impl Calls {
-    fn tell(&self) {
-        self.number.fetch_add(1, Ordering::SeqCst);
-        self.told.notify_one();
-    }
-}
-
-/// Starts the writers' thread. It ends when it is told to close, or when all its callers are gone.
-pub(super) fn start(server: Server, context: Context, writers: usize) -> Result<Queues, StoreError> {
+/// Starts the writers' thread; `hurried` is for heartbeats. It ends when it is told to close, or when all its callers are gone.
+pub(super) fn start(server: Server, hurried: Server, context: Context, writers: usize) -> Result<Queues, StoreError> {
     let (first, first_orders) = mpsc::unbounded_channel();
     let (normal, normal_orders) = mpsc::unbounded_channel();
     let calls = Arc::new(Calls::default());
@@ -96,11 +80,11 @@ pub(super) fn start(server: Server, context: Context, writers: usize) -> Result<
             let _inside = runtime.enter();
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, async move {
-                let shared = Rc::new(Shared { server: house, context });
-                let listening = tokio::task::spawn_local(listen(shared.server.clone(), told));
-                let urgent = Writer::new(&shared, Line::of(first_orders)).run(true);
-                let line = Line::of(normal_orders);
-                let others = (0..writers.max(1)).map(|_| Writer::new(&shared, Rc::clone(&line)).run(false));
+                let listening = tokio::task::spawn_local(listen(house.clone(), told));
+                let (context, line) = (Rc::new(context), Line::of(normal_orders));
+                let urgent = Writer::new(hurried, &context, Line::of(first_orders)).run(true);
+                let others = 0..writers.max(1);
+                let others = others.map(|_| Writer::new(house.clone(), &context, Rc::clone(&line)).run(false));
                 let others = futures_util::future::join_all(others);
                 // The lines end together: both are the store's.
                 tokio::join!(urgent, others);
@@ -111,11 +95,6 @@ pub(super) fn start(server: Server, context: Context, writers: usize) -> Result<
         })
         .map_err(unavailable)?;
     Ok(Queues { first, normal, calls })
-}
-
-struct Shared {
-    server: Server,
-    context: Context,
 }
 
 /// Orders that wait for the next free writer.
@@ -186,7 +165,8 @@ impl Line {
 
 /// One connection and what is done over it.
 struct Writer {
-    shared: Rc<Shared>,
+    server: Server,
+    context: Rc<Context>,
     line: Rc<Line>,
     /// `None` before the first transaction and after a failed one: a connection that has seen an error is not trusted.
     conn: Option<PgConnection>,
@@ -215,8 +195,8 @@ impl Failed {
 }
 
 impl Writer {
-    fn new(shared: &Rc<Shared>, line: Rc<Line>) -> Writer {
-        Writer { shared: Rc::clone(shared), line, conn: None }
+    fn new(server: Server, context: &Rc<Context>, line: Rc<Line>) -> Writer {
+        Writer { server, context: Rc::clone(context), line, conn: None }
     }
 
     async fn run(mut self, urgent: bool) {
@@ -243,7 +223,7 @@ impl Writer {
                     Order::Work(work, reply) => {
                         let done = self.work(work).await;
                         // Who asked may have gone away; what was begun is finished all the same.
-                        reply.send(done.map_err(|failed| failed.into_error(&self.shared.server.place))).ok();
+                        reply.send(done.map_err(|failed| failed.into_error(&self.server.place))).ok();
                     }
                     Order::SetAside(seqs) => self.set_aside(&seqs).await,
                     Order::Close(done) => {
@@ -275,11 +255,8 @@ impl Writer {
         if callers.is_empty() {
             return others;
         }
-        let mut answers = self
-            .commit(&commands)
-            .await
-            .map(Vec::into_iter)
-            .map_err(|failed| failed.into_error(&self.shared.server.place));
+        let mut answers =
+            self.commit(&commands).await.map(Vec::into_iter).map_err(|failed| failed.into_error(&self.server.place));
         for (caller, length) in callers {
             let part = match &mut answers {
                 Ok(answers) => Ok(answers.by_ref().take(length).collect()),
@@ -309,7 +286,7 @@ impl Writer {
 
     async fn transaction(&mut self, commands: &[Command], apart: bool) -> Result<Vec<Answer>, Failed> {
         let mut conn = self.connection().await?;
-        let context = &self.shared.context;
+        let context = &*self.context;
         let done = self.bounded(async {
             let pauses = batch::prepare(&mut conn, "BEGIN;", commands).await?;
             match apart {
@@ -323,7 +300,7 @@ impl Writer {
 
     async fn work(&mut self, work: Work) -> Result<Box<dyn Any + Send>, Failed> {
         let mut conn = self.connection().await?;
-        let context = &self.shared.context;
+        let context = &*self.context;
         let done = self.bounded(async {
             conn.execute("BEGIN").await?;
             work(&mut Open { conn: &mut conn, context }, context.clock.now()).await
@@ -334,14 +311,14 @@ impl Writer {
 
     async fn set_aside(&mut self, seqs: &[i64]) {
         if let Err(failed) = self.try_to_set_aside(seqs).await {
-            let error = failed.into_error(&self.shared.server.place);
+            let error = failed.into_error(&self.server.place);
             tracing::warn!(%error, "unreadable rows could not be set aside; the next reader reports them again");
         }
     }
 
     async fn try_to_set_aside(&mut self, seqs: &[i64]) -> Result<(), Failed> {
         let mut conn = self.connection().await?;
-        let context = &self.shared.context;
+        let context = &*self.context;
         let done = self.bounded(async {
             conn.execute("BEGIN").await?;
             for seq in seqs {
@@ -357,7 +334,7 @@ impl Writer {
     async fn connection(&mut self) -> Result<PgConnection, Fault> {
         match self.conn.take() {
             Some(conn) => Ok(conn),
-            None => self.shared.server.connect(Use::Writing).await,
+            None => self.server.connect(Use::Writing).await,
         }
     }
 
@@ -373,7 +350,7 @@ impl Writer {
                 return Err(fault.into());
             }
         };
-        match self.bounded(conn.execute("COMMIT")).await {
+        match self.within(self.server.commit_timeout, conn.execute("COMMIT")).await {
             Ok(_) => {
                 self.conn = Some(conn);
                 Ok(value)
@@ -386,9 +363,16 @@ impl Writer {
         }
     }
 
-    /// Waits as long as the server itself would let a statement run, and a moment more.
+    /// See [`Server::patience`].
     async fn bounded<T, E: Into<Fault>>(&self, answer: impl Future<Output = Result<T, E>>) -> Result<T, Fault> {
-        let patience = self.shared.server.statement_timeout + self.shared.server.timeout;
+        self.within(self.server.patience(), answer).await
+    }
+
+    async fn within<T, E: Into<Fault>>(
+        &self,
+        patience: Duration,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Fault> {
         match tokio::time::timeout(patience, answer).await {
             Ok(answer) => answer.map_err(Into::into),
             Err(_) => Err(Fault::Broken(format!("it did not answer within {patience:?}"))),
@@ -398,7 +382,7 @@ impl Writer {
     async fn read_clock(&mut self) {
         // Without a connection the clock goes on by itself.
         let Ok(mut conn) = self.connection().await else { return };
-        if self.bounded(read_clock(&mut conn, &self.shared.context.clock)).await.is_ok() {
+        if self.bounded(read_clock(&mut conn, &self.context.clock)).await.is_ok() {
             self.conn = Some(conn);
         }
     }
@@ -468,30 +452,4 @@ impl Tx for Open<'_> {
         }
         .boxed_local()
     }
-}
-
-/// Hears of rows that other programs have put in. Without a connection nobody hears; then the schedulers' own looks have to do.
-async fn listen(server: Server, calls: Arc<Calls>) {
-    let pool =
-        PgPoolOptions::new().max_connections(1).acquire_timeout(server.timeout).connect_lazy_with(server.connect);
-    loop {
-        if let Err(error) = hear(&pool, &calls).await {
-            tracing::debug!(%error, "not told of new rows any more; listening again");
-        }
-        tokio::time::sleep(LISTEN_AGAIN).await;
-    }
-}
-
-async fn hear(pool: &sqlx::PgPool, calls: &Calls) -> Result<(), sqlx::Error> {
-    let mut listener = PgListener::connect_with(pool).await?;
-    let schema: String = sqlx::query_scalar("SELECT current_schema()::text").fetch_one(&mut listener).await?;
-    // As long as a name may be in PostgreSQL; the trigger cuts it the same way.
-    let channel: String = format!("redeliver.{schema}").chars().take(63).collect();
-    listener.listen(&channel).await?;
-    // What was put in before somebody listened is looked for now.
-    calls.tell();
-    while listener.try_recv().await?.is_some() {
-        calls.tell();
-    }
-    Ok(())
 }

@@ -79,6 +79,7 @@ impl<'c> Needs<'c> {
             }
             Command::Claim { id, .. }
             | Command::Admit { id, .. }
+            | Command::Reclaim { id, .. }
             | Command::Route { id, .. }
             | Command::Postpone { id, .. }
             | Command::Intercept { id, .. }

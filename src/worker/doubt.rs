@@ -1,0 +1,65 @@
+//! What became of commits whose answer was lost.
+//!
+//! The connection was cut between a commit and its answer, or the answer took too long. The same commands again are then refused by the
+//! row that the first try has changed. Here the row is asked: what it says of this process and this fence is our own doing, and
+//! anything else is not. Nothing is guessed from the refusal alone.
+
+use crate::store::Urgency;
+use crate::task::{Answer, Attempt, Change, Command, Status, Task, class};
+
+use super::Shared;
+use super::patience::Patience;
+
+/// Which of these running rows this process has claimed without knowing it, by input index. Their leases begin anew, because they have
+/// run on meanwhile; and it is done where heartbeats are, because others may call them lost any moment.
+pub(super) async fn own_claims(shared: &Shared, ids: Vec<String>) -> Vec<Option<Task>> {
+    let reclaim = |id| Command::Reclaim { id, worker: shared.name.clone() };
+    let commands: Vec<Command> = ids.into_iter().map(reclaim).collect();
+    if commands.is_empty() {
+        return Vec::new();
+    }
+    let Some(persisted) = shared.persist(Urgency::First, commands).await else {
+        // The worker ends with the store away: the leases have to end.
+        return Vec::new();
+    };
+    let ours = |answer| match answer {
+        Answer::Run(task) if !shared.leases.holds(task.id(), task.state.fence) => Some(*task),
+        _ => None,
+    };
+    persisted.answers.into_iter().map(ours).collect()
+}
+
+/// What an earlier try of a settlement that is refused now has done.
+pub(super) enum Earlier {
+    /// It was committed, and the row is as it left it.
+    Change(Box<Change>),
+    /// It was committed, and others have gone on with the row; or the worker ends and nobody is told.
+    Passed,
+    /// Nothing: the lease was lost.
+    None,
+}
+
+/// After a commit without an answer: an attempt of ours with that fence that nobody called lost is our own settlement.
+pub(super) async fn own_settlement(shared: &Shared, id: &str, fence: i64) -> Earlier {
+    let mut patience = Patience::new(shared);
+    let (attempts, task) = loop {
+        let read = async {
+            let attempts = shared.store.attempts(id).await?;
+            Ok((attempts, shared.store.get(&[id.to_owned()]).await?.pop().flatten()))
+        };
+        match read.await {
+            Ok(read) => break read,
+            Err(error) if patience.again(shared, &error).await => {}
+            Err(_) => return Earlier::Passed,
+        }
+    };
+    let lost = |attempt: &Attempt| attempt.failure.as_ref().is_some_and(|failure| failure.class == class::WORKER_LOST);
+    let ours = |attempt: &Attempt| attempt.fence == fence && attempt.worker == shared.name && !lost(attempt);
+    let Some(attempt) = attempts.into_iter().find(ours) else { return Earlier::None };
+    let Some(task) = task.filter(|task| task.state.fence == fence && task.state.status != Status::Running) else {
+        return Earlier::Passed;
+    };
+    let waits = task.state.status.is_waiting();
+    let wake_up = task.state.outstanding.filter(|_| waits).map(|route| task.wake_up(route));
+    Earlier::Change(Box::new(Change { task, attempt, wake_up, turns: Vec::new() }))
+}

@@ -1,0 +1,107 @@
+//! Commits whose answer is lost, and a store that is away for longer than a lease after them: nothing runs twice, nobody is called
+//! lost, and what was committed is told once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use redeliver::producer::Producer;
+use redeliver::store::{Store, StoreError};
+use redeliver::task::{Attempt, Command, Envelope};
+use redeliver::telemetry::{Event, Observer, Observers};
+use redeliver::worker::Worker;
+
+use super::faults::WatchedStore;
+use super::{FAILED, Flaky, WORKED, broker, outcomes, plan, store, support, wait_for_end};
+
+/// Longer than the lease, and between two of the growing pauses after which a worker would ask again by itself.
+const AWAY: Duration = Duration::from_millis(3_300);
+
+/// What was told of settlements.
+#[derive(Default)]
+struct Told {
+    settled: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Observer for Told {
+    fn observe(&self, event: &Event<'_>) {
+        match event {
+            Event::Settled { .. } => self.settled.fetch_add(1, Ordering::SeqCst),
+            Event::SettleRefused { .. } => self.refused.fetch_add(1, Ordering::SeqCst),
+            _ => 0,
+        };
+    }
+}
+
+/// The store as two workers see it: the answer of the first commit with such a command is lost, and from then on it is `away`.
+fn mute(inner: &Arc<dyn Store>, away: &Arc<AtomicBool>, of: fn(&Command) -> bool) -> Arc<dyn Store> {
+    let (is_away, goes_away, over) = (Arc::clone(away), Arc::clone(away), AtomicBool::new(false));
+    let before = move |_: &[Command]| match is_away.load(Ordering::SeqCst) {
+        true => Err(StoreError::Unavailable { place: "test".into(), reason: "away".into() }),
+        false => Ok(()),
+    };
+    let after = move |commands: &[Command]| {
+        if !commands.iter().any(of) || over.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        goes_away.store(true, Ordering::SeqCst);
+        Err(StoreError::Unknown { place: "test".into() })
+    };
+    Arc::new(WatchedStore::failing(Arc::clone(inner), Box::new(before), Box::new(after)))
+}
+
+/// Runs a task that fails `failures` times, through an outage that begins with the lost answer. Its attempts, and how often the handler
+/// was called.
+async fn through(failures: i64, of: fn(&Command) -> bool, told: &Arc<Told>) -> Option<(Vec<Attempt>, u64)> {
+    let mut seen = None;
+    support::with_vhost(async |vhost| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let inner = store(&folder.path().join("store.db")).await;
+        let (away, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let muted = mute(&inner, &away, of);
+        let plan = plan(Flaky { failures, step: None, calls: Arc::clone(&calls) });
+        let first = broker(&vhost.url());
+        first.declare(&plan.topology).await.expect("the topology");
+        let mut workers = Vec::new();
+        for connection in [Arc::clone(&first), broker(&vhost.url())] {
+            let observers = Observers::new(vec![Arc::clone(told) as Arc<dyn Observer>]);
+            workers
+                .push(Worker::start(Arc::clone(&muted), connection, plan.clone(), observers).await.expect("a worker"));
+        }
+        Producer::new(first).publish(Envelope::new("test.crash").id("t1")).await.expect("published");
+        let lost = async {
+            while !away.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), lost).await.expect("the answer is lost");
+        tokio::time::sleep(AWAY).await;
+        away.store(false, Ordering::SeqCst);
+        wait_for_end(inner.as_ref(), "t1").await;
+        for worker in workers {
+            worker.stop(Duration::from_secs(2)).await;
+        }
+        seen = Some((inner.attempts("t1").await.expect("attempts"), calls.load(Ordering::SeqCst)));
+    })
+    .await;
+    seen
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_is_run_once_and_never_called_lost() {
+    let claims = |command: &Command| matches!(command, Command::Submit(_));
+    let Some((attempts, calls)) = through(0, claims, &Arc::default()).await else { return };
+    assert_eq!(outcomes(&attempts), [WORKED]);
+    assert_eq!(calls, 1);
+}
+
+#[tokio::test]
+async fn a_settlement_whose_answer_was_lost_is_told_once_and_not_as_refused() {
+    let settles = |command: &Command| matches!(command, Command::Settle { .. });
+    let told = Arc::new(Told::default());
+    let Some((attempts, calls)) = through(1, settles, &told).await else { return };
+    assert_eq!(outcomes(&attempts), [FAILED, WORKED]);
+    assert_eq!(calls, 2);
+    assert_eq!((told.settled.load(Ordering::SeqCst), told.refused.load(Ordering::SeqCst)), (2, 0));
+}
