@@ -35,10 +35,11 @@ async fn a_lane_without_a_leader_gets_few_wake_ups_per_task_and_all_run_once_it_
             let steps = "[[policy]]\nname = \"p\"\nbackoff = { steps = [\"3s\"] }\n";
             let rig = Rig::new(&vhost, &format!("{scheduler}{}{steps}", party.route("10s"))).await;
             let worker = rig.worker_with(&[("REDELIVER_LOG", "warn,redeliver=debug,lapin=off")]);
+            worker.until_says(Duration::from_secs(30), "broker session up").await;
+            leader(&private, &vhost, "stop_server").await;
+            let gone = Instant::now();
             rig.publish_many("led", n).await;
             until_within(Duration::from_secs(30), "all have failed once", async || party.calls() >= n).await;
-            let gone = Instant::now();
-            leader(&private, &vhost, "stop_server").await;
             tokio::time::sleep(away).await;
             assert_eq!(party.calls(), n, "a lane without a leader delivered");
             leader(&private, &vhost, "restart_server").await;
