@@ -33,22 +33,23 @@ def percentile(values, percent):
 
 
 class Peak:
-    """The most memory a worker was seen with, looked at four times a second: a look costs the machine a little."""
+    """The most memory that workers were seen with together, looked at four times a second: a look costs the machine a little."""
 
-    def __init__(self, worker):
-        self.worker, self.next, self.resident, self.proportional = worker, 0, 0, 0
+    def __init__(self, workers):
+        self.workers, self.next, self.resident, self.proportional = workers, 0, 0, 0
 
     def look(self):
         if time.monotonic() >= self.next:
-            resident, proportional = self.worker.memory()
-            self.resident, self.proportional = max(self.resident, resident), max(self.proportional, proportional)
+            seen = [worker.memory() for worker in self.workers]
+            self.resident = max(self.resident, sum(resident for resident, _ in seen))
+            self.proportional = max(self.proportional, sum(proportional for _, proportional in seen))
             self.next = time.monotonic() + 0.25
 
 
 def drain_with_worker(side, work, tasks, folder, marks, broker):
     """Another product: a publisher, then a worker until every call was made. Returns (seconds to the first call, peak, {})."""
     environment = {**side.environment, "COMPARE_MARKS": marks.folder, "COMPARE_DELAY_S": DELAY_S, "PYTHONDONTWRITEBYTECODE": 1}
-    redis = worker = vhost = None
+    workers, redis, vhost = [], None, None
     try:
         if side.redis_fsync:
             redis = Redis(folder / "redis", side.redis_fsync)
@@ -64,22 +65,24 @@ def drain_with_worker(side, work, tasks, folder, marks, broker):
         if vhost:
             broker.wait_for_depth(vhost, tasks)
         started = time.monotonic()
-        worker = Running(side.worker, folder / "worker.log", environment, HERE)
-        peak = Peak(worker)
+        for command in side.workers:
+            workers.append(Running(command, folder / "worker.log", environment, HERE))
+        peak = Peak(workers)
         goal = tasks * 2 if work == "fails_once" else tasks
         seen, since = -1, started
         while (count := marks.count()) < goal:
-            worker.check()
+            for worker in workers:
+                worker.check()
             if count != seen:
                 seen, since = count, time.monotonic()
             elif time.monotonic() - since > STANDSTILL_S:
-                raise SystemExit(f"benches/compare: {side.key} stood still at {count} of {goal} calls:\n{worker.tell()}")
+                raise SystemExit(f"benches/compare: {side.key} stood still at {count} of {goal} calls:\n{workers[0].tell()}")
             if work == "fails_once":
                 peak.look()
             time.sleep(0.02)
         return min(moment for moment in marks.read()[0].values()) - started, peak, {}
     finally:
-        if worker:
+        for worker in workers:
             worker.stop()
         if redis:
             redis.running.stop()
@@ -97,7 +100,7 @@ def drain_with_bench(binary, work, tasks, folder, marks, broker):
     try:
         environment = {"REDELIVER_BROKER_URL": broker.url(vhost)}
         program = Running(command, folder / "bench.log", environment, folder, folder / "figures")
-        peak = Peak(program)
+        peak = Peak([program])
         while program.process.poll() is None:
             if work == "fails_once":
                 peak.look()

@@ -13,14 +13,13 @@ from pathlib import Path
 # Where `run` put what it installed.
 TOOLS = Path(os.environ["COMPARE_TOOLS"])
 VENV = Path(sys.prefix) / "bin"
-# Unacked messages of all of a product's processes together, and calls at once where a call costs no thread and no process.
+# Unacked messages, or jobs taken, of all of a product's processes together.
 PREFETCH = 256
-CONCURRENCY = 64
 
 
 @dataclass
 class Side:
-    """A product in one setting. `worker` and `publish` are commands; `environment` is what both need besides the broker's address.
+    """A product in one setting. `workers` and `publish` are commands; `environment` is what both need besides the broker's address.
 
     `setting` and `after_a_kill` are in English and Chinese: they go into the README's table.
     """
@@ -30,7 +29,7 @@ class Side:
     version: str
     setting: dict
     after_a_kill: dict
-    worker: list = field(default_factory=list)
+    workers: list = field(default_factory=list)
     publish: list = field(default_factory=list)
     environment: dict = field(default_factory=dict)
     redis_fsync: str | None = None
@@ -53,20 +52,22 @@ def redeliver(version):
 
 
 def celery(pool):
-    workers = {"prefork": 2, "threads": 8}[pool]
+    # Solo workers do without the hand-over from who consumes to who runs: no-op tasks are faster, and retries wait for the handler's end.
+    workers, calls = {"threads": (1, 8), "solo": (2, 1)}[pool]
+    command = [VENV / "celery", "-A", "on_celery", "worker", "-P", pool, "-c", calls, "-O", "fair", "-l", "ERROR",
+               "--without-gossip", "--without-mingle", "--without-heartbeat"]
     return Side(
         key=f"celery-{pool}",
         name="Celery",
         version=importlib.metadata.version("celery"),
         setting={
-            "en": {"prefork": "pool of 2 processes (its default)", "threads": "pool of 8 threads"}[pool],
-            "zh": {"prefork": "2 个进程的池（默认）", "threads": "8 个线程的池"}[pool],
+            "en": {"threads": "a pool of 8 threads", "solo": "2 solo workers"}[pool],
+            "zh": {"threads": "8 个线程的池", "solo": "2 个 solo worker"}[pool],
         },
         after_a_kill={"en": "nothing lost; run again, not counted; no record", "zh": "不丢；再跑一次，不计数；无记录"},
-        worker=[VENV / "celery", "-A", "on_celery", "worker", "-P", pool, "-c", workers, "-O", "fair", "-l", "ERROR",
-                "--without-gossip", "--without-mingle", "--without-heartbeat"],
+        workers=[[*command, "-n", f"worker{number}@compare"] for number in range(workers)],
         publish=[VENV / "python", "on_celery.py"],
-        environment={"COMPARE_PREFETCH": PREFETCH, "COMPARE_CONCURRENCY": workers},
+        environment={"COMPARE_PREFETCH_PER_CALL": PREFETCH // (workers * calls)},
     )
 
 
@@ -78,7 +79,7 @@ def dramatiq():
         version=importlib.metadata.version("dramatiq"),
         setting={"en": "2 processes of 8 threads (its default)", "zh": "2 个进程，各 8 个线程（默认）"},
         after_a_kill={"en": "nothing lost; run again, not counted; no record", "zh": "不丢；再跑一次，不计数；无记录"},
-        worker=[VENV / "dramatiq", "on_dramatiq", "-p", processes, "-t", threads, "--skip-logging"],
+        workers=[[VENV / "dramatiq", "on_dramatiq", "-p", processes, "-t", threads, "--skip-logging"]],
         publish=[VENV / "python", "on_dramatiq.py"],
         environment={"dramatiq_queue_prefetch": PREFETCH // processes},
     )
@@ -100,9 +101,9 @@ def bullmq(fsync):
             },
             "always": {"en": "nothing lost; run again once, then failed; no record", "zh": "不丢；再跑一次，之后算失败；无记录"},
         }[fsync],
-        worker=["node", "on_bullmq.js", "work"],
+        workers=[["node", "on_bullmq.js", "work"]],
         publish=["node", "on_bullmq.js", "publish"],
-        environment={"COMPARE_CONCURRENCY": CONCURRENCY, "NODE_PATH": TOOLS / "node/node_modules", "NODE_ENV": "production"},
+        environment={"COMPARE_CONCURRENCY": PREFETCH, "NODE_PATH": TOOLS / "node/node_modules", "NODE_ENV": "production"},
         redis_fsync=fsync,
     )
 
@@ -114,5 +115,5 @@ def every(redeliver_version):
         bullmq("always"),
         dramatiq(),
         celery("threads"),
-        celery("prefork"),
+        celery("solo"),
     ]
