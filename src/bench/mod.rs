@@ -4,9 +4,10 @@
 //! prefetch, each message acked singly. Ours is the whole product: each task committed twice, and on the disk each time.
 
 mod bare;
+mod marks;
 mod usage;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ use crate::task::{AttemptOutcome, Outcome};
 use crate::telemetry::{Event, LogObserver, Metrics, Observer, Observers};
 use crate::worker::{Plan, Worker};
 
+use marks::Marks;
 pub use usage::Usage;
 
 /// What is measured.
@@ -44,6 +46,10 @@ pub struct Options {
     pub gates: bool,
     /// Every task fails once and is tried again at once.
     pub fail_once: bool,
+    /// What fails is tried again after this long, by way of a delay queue; at least 1 ms.
+    pub delay: Option<Duration>,
+    /// Where each call of the handler leaves a record: see `benches/compare`.
+    pub marks: Option<PathBuf>,
     /// Logs and metrics are written as a worker does: what being observed costs.
     pub observed: bool,
 }
@@ -59,18 +65,20 @@ impl Default for Options {
             latency_rate: 200,
             gates: false,
             fail_once: false,
+            delay: None,
+            marks: None,
             observed: false,
         }
     }
 }
 
 impl Options {
-    /// The configuration ours runs on: the defaults, no delay queues, a namespace of its own.
+    /// The configuration ours runs on: the defaults, no delay queue but that of `delay`, a namespace of its own.
     pub fn config(&self, namespace: &str) -> Config {
-        let backoff = if self.fail_once {
-            Backoff::Exponential { base_ms: 1, max_ms: 1, multiplier: 1.0, jitter: 0.0 }
-        } else {
-            Backoff::Fixed(1_000)
+        let backoff = match self.delay {
+            Some(delay) => Backoff::Steps(vec![i64::try_from(delay.as_millis()).unwrap_or(i64::MAX).max(1)]),
+            None if self.fail_once => Backoff::Exponential { base_ms: 1, max_ms: 1, multiplier: 1.0, jitter: 0.0 },
+            None => Backoff::Fixed(1_000),
         };
         let policy = Policy { backoff, ..Policy::built_in() };
         let mut config = Config { policies: Policies::new(vec![policy]), ..Config::default() };
@@ -128,6 +136,8 @@ pub struct Figures {
     pub ceiling_per_s: f64,
     /// Ours ÷ ceiling.
     pub ratio: f64,
+    /// From the worker's start to the first call of the handler.
+    pub first_call_ms: f64,
     /// From publish to settled, at the latency run's rate; median.
     pub p50_ms: f64,
     /// The same; 99th percentile.
@@ -165,12 +175,10 @@ pub async fn run(
     let ceiling_per_s = bare::consume_rate(url, namespace, &bodies, options.prefetch).await.context("bare ceiling")?;
     progress(&format!("bare ceiling: {ceiling_per_s:.0}/s consumed and acked"));
 
+    let noop = Arc::new(Noop { fail_once: options.fail_once, marks: Marks::new(options.marks.is_some()) });
     let plan = Plan::with_routes(
         &options.config(namespace),
-        vec![Route {
-            task_type: TopicPattern::new("bench.#")?,
-            handler: Arc::new(Noop { fail_once: options.fail_once }),
-        }],
+        vec![Route { task_type: TopicPattern::new("bench.#")?, handler: Arc::clone(&noop) as _ }],
     );
     broker.declare(&plan.topology).await?;
     publish_all(broker.as_ref(), &bodies, progress).await?;
@@ -185,11 +193,16 @@ pub async fn run(
     let measured = measure(&worker, broker.as_ref(), &count, options, started, before, progress).await;
     worker.stop(Duration::from_secs(5)).await;
     let (tasks_per_s, usage, latencies) = measured?;
+    if let Some(path) = &options.marks {
+        noop.marks.save(path)?;
+    }
+    let first_call = noop.marks.first().map_or(Duration::ZERO, |at| at.duration_since(started));
     Ok(Figures {
         tasks: options.tasks,
         tasks_per_s: round(tasks_per_s),
         ceiling_per_s: round(ceiling_per_s),
         ratio: (tasks_per_s / ceiling_per_s * 1000.0).round() / 1000.0,
+        first_call_ms: round(first_call.as_secs_f64() * 1000.0),
         p50_ms: percentile(&latencies, 0.50),
         p99_ms: percentile(&latencies, 0.99),
         rss_mb: round(usage.rss_mb),
@@ -206,7 +219,7 @@ async fn measure(
     before: Usage,
     progress: &(dyn Fn(&str) + Sync),
 ) -> anyhow::Result<(f64, Usage, Vec<f64>)> {
-    count.wait_for(options.tasks as u64, progress).await?;
+    count.wait_for(options.tasks as u64, STANDSTILL + options.delay.unwrap_or_default(), progress).await?;
     let seconds = started.elapsed().as_secs_f64();
     let usage = Usage::now().since(before);
     let tasks_per_s = as_f64(options.tasks) / seconds;
@@ -259,18 +272,20 @@ async fn latency_run(
             bail!("the broker did not confirm a submission");
         }
     }
-    count.wait_for(before + u64::from(tasks), progress).await?;
+    count.wait_for(before + u64::from(tasks), STANDSTILL, progress).await?;
     let taken = std::mem::take(&mut *count.took.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(taken)
 }
 
 struct Noop {
     fail_once: bool,
+    marks: Marks,
 }
 
 #[async_trait::async_trait]
 impl Handler for Noop {
     async fn run(&self, attempt: AttemptContext) -> Report {
+        self.marks.note(&attempt.task.id, attempt.number());
         if self.fail_once && attempt.retry_count == 0 {
             return Outcome::failure("timeout", "as it was told to").into();
         }
@@ -296,7 +311,7 @@ impl Count {
         self.lock().insert(id.to_owned(), Instant::now());
     }
 
-    async fn wait_for(&self, goal: u64, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<()> {
+    async fn wait_for(&self, goal: u64, patience: Duration, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<()> {
         let mut seen = self.settled.load(Ordering::Relaxed);
         let mut since = Instant::now();
         let mut told = Instant::now();
@@ -307,7 +322,7 @@ impl Count {
             }
             if now != seen {
                 (seen, since) = (now, Instant::now());
-            } else if since.elapsed() > STANDSTILL {
+            } else if since.elapsed() > patience {
                 bail!("stood still at {now} of {goal} tasks");
             }
             if told.elapsed() > Duration::from_secs(10) {

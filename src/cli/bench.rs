@@ -1,6 +1,7 @@
 //! `redeliver bench`
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use redeliver::bench;
 use redeliver::store::{Filter, is_postgres};
@@ -19,7 +20,7 @@ use super::scratch::Scratch;
   redeliver bench --gates                # beside a run without: what limits and breakers cost where they stop nobody
 
 Runs a no-op handler on queues and a store of its own, which are removed at the end. -o json: {tasks, tasks_per_s,
-ceiling_per_s, ratio, p50_ms, p99_ms, rss_mb, cpu_ms_per_1k}.")]
+ceiling_per_s, ratio, first_call_ms, p50_ms, p99_ms, rss_mb, cpu_ms_per_1k}.")]
 pub struct Args {
     /// How many tasks
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
@@ -30,6 +31,13 @@ pub struct Args {
     /// Every task fails once and is tried again at once
     #[arg(long)]
     fail_once: bool,
+    /// What fails is tried again after this long instead, by way of a delay queue
+    #[arg(long, value_name = "TIME", requires = "fail_once", value_parser = super::positive_duration)]
+    delay: Option<Duration>,
+    /// Where every call of the handler leaves 16 bytes, for benches/compare: u32 task, u32 attempt, f64 seconds of the monotonic clock, all
+    /// little-endian. No latency run
+    #[arg(long, value_name = "FILE")]
+    marks: Option<PathBuf>,
     /// With metrics, and with logs as REDELIVER_LOG and --log-format say
     #[arg(long)]
     observed: bool,
@@ -54,9 +62,11 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         tasks: usize::try_from(args.tasks)?,
         gates: args.gates,
         fail_once: args.fail_once,
+        delay: args.delay,
+        marks: args.marks.clone(),
         observed: args.observed,
-        // Its tasks are few and would all wait for their second attempt.
-        latency_rate: if args.fail_once { 0 } else { bench::Options::default().latency_rate },
+        // Its tasks are few and would all wait for their second attempt, or are no part of a comparison.
+        latency_rate: if args.fail_once || args.marks.is_some() { 0 } else { bench::Options::default().latency_rate },
         ..bench::Options::default()
     };
     let folder = Scratch::new("bench", args.dir.as_deref())?;
@@ -93,6 +103,7 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
         ("tasks_per_s", figures.tasks_per_s.to_string()),
         ("ceiling_per_s", figures.ceiling_per_s.to_string()),
         ("ratio", figures.ratio.to_string()),
+        ("first_call_ms", figures.first_call_ms.to_string()),
         ("p50_ms", figures.p50_ms.to_string()),
         ("p99_ms", figures.p99_ms.to_string()),
         ("rss_mb", figures.rss_mb.to_string()),
