@@ -4,6 +4,8 @@
 //! prefetch, each message acked singly. Ours is the whole product: each task committed twice, and on the disk each time.
 
 mod bare;
+mod spread;
+pub mod suite;
 mod usage;
 
 use std::path::Path;
@@ -42,8 +44,10 @@ pub struct Options {
     pub latency_rate: u32,
     /// With limits, a cap and a breaker that are met by every task and stop none: what gates cost.
     pub gates: bool,
-    /// Every task fails once and is tried again at once.
+    /// Every task fails once.
     pub fail_once: bool,
+    /// How long such a task then waits in a delay queue; `None`: it is tried again at once.
+    pub delay: Option<Duration>,
     /// Logs and metrics are written as a worker does: what being observed costs.
     pub observed: bool,
 }
@@ -59,18 +63,19 @@ impl Default for Options {
             latency_rate: 200,
             gates: false,
             fail_once: false,
+            delay: None,
             observed: false,
         }
     }
 }
 
 impl Options {
-    /// The configuration ours runs on: the defaults, no delay queues, a namespace of its own.
+    /// The configuration ours runs on: the defaults, one delay queue, a namespace of its own.
     pub fn config(&self, namespace: &str) -> Config {
-        let backoff = if self.fail_once {
-            Backoff::Exponential { base_ms: 1, max_ms: 1, multiplier: 1.0, jitter: 0.0 }
-        } else {
-            Backoff::Fixed(1_000)
+        let backoff = match self.delay {
+            Some(delay) => Backoff::Fixed(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX).max(1)),
+            None if self.fail_once => Backoff::Exponential { base_ms: 1, max_ms: 1, multiplier: 1.0, jitter: 0.0 },
+            None => Backoff::Fixed(1_000),
         };
         let policy = Policy { backoff, ..Policy::built_in() };
         let mut config = Config { policies: Policies::new(vec![policy]), ..Config::default() };
@@ -162,7 +167,8 @@ pub async fn run(
         .map(|n| format!(r#"{{"id":"bench-{n:08}","type":"bench.noop","payload":{payload}}}"#))
         .collect();
     progress("bare ceiling: publishing");
-    let ceiling_per_s = bare::consume_rate(url, namespace, &bodies, options.prefetch).await.context("bare ceiling")?;
+    let bare = bare::on_own_queue(url, namespace, &bodies, options.prefetch).await.context("bare ceiling")?;
+    let ceiling_per_s = bare.consume_per_s;
     progress(&format!("bare ceiling: {ceiling_per_s:.0}/s consumed and acked"));
 
     let plan = Plan::with_routes(
@@ -206,7 +212,7 @@ async fn measure(
     before: Usage,
     progress: &(dyn Fn(&str) + Sync),
 ) -> anyhow::Result<(f64, Usage, Vec<f64>)> {
-    count.wait_for(options.tasks as u64, progress).await?;
+    count.wait_for(options.tasks as u64, STANDSTILL + options.delay.unwrap_or_default(), progress).await?;
     let seconds = started.elapsed().as_secs_f64();
     let usage = Usage::now().since(before);
     let tasks_per_s = as_f64(options.tasks) / seconds;
@@ -259,7 +265,7 @@ async fn latency_run(
             bail!("the broker did not confirm a submission");
         }
     }
-    count.wait_for(before + u64::from(tasks), progress).await?;
+    count.wait_for(before + u64::from(tasks), STANDSTILL, progress).await?;
     let taken = std::mem::take(&mut *count.took.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(taken)
 }
@@ -296,7 +302,7 @@ impl Count {
         self.lock().insert(id.to_owned(), Instant::now());
     }
 
-    async fn wait_for(&self, goal: u64, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<()> {
+    async fn wait_for(&self, goal: u64, standstill: Duration, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<()> {
         let mut seen = self.settled.load(Ordering::Relaxed);
         let mut since = Instant::now();
         let mut told = Instant::now();
@@ -307,7 +313,7 @@ impl Count {
             }
             if now != seen {
                 (seen, since) = (now, Instant::now());
-            } else if since.elapsed() > STANDSTILL {
+            } else if since.elapsed() > standstill {
                 bail!("stood still at {now} of {goal} tasks");
             }
             if told.elapsed() > Duration::from_secs(10) {
