@@ -2,11 +2,10 @@
 //!
 //! How fast anything is is not asked here: the machine is shared, and tests must not depend on it.
 
-#[path = "support/rig.rs"]
-mod rig;
 mod support;
 
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -163,10 +162,10 @@ async fn the_plain_run_has_its_documented_keys_also_when_every_task_fails_once_f
         for more in [&[][..], &["--fail-once", "--delay", "1s"]] {
             let arguments: Vec<&str> = ["--tasks", "200"].iter().chain(more).copied().collect();
             let found: Value = serde_json::from_str(&bench(folder.path(), &arguments).await).expect("JSON");
-            let keys: Vec<&String> = found.as_object().expect("a document").keys().collect();
-            let documented =
-                ["tasks", "tasks_per_s", "ceiling_per_s", "ratio", "p50_ms", "p99_ms", "rss_mb", "cpu_ms_per_1k"];
-            assert_eq!(keys, documented);
+            for key in ["tasks", "tasks_per_s", "ceiling_per_s", "ratio", "p50_ms", "p99_ms", "rss_mb", "cpu_ms_per_1k"]
+            {
+                assert!(found[key].is_number(), "{key}: {found}");
+            }
             if more.contains(&"--delay") {
                 assert!(number(&found, "tasks_per_s") <= 200.0, "200 tasks that wait a second take a second: {found}");
             }

@@ -44,9 +44,9 @@ pub struct Options {
     pub latency_rate: u32,
     /// With limits, a cap and a breaker that are met by every task and stop none: what gates cost.
     pub gates: bool,
-    /// Every task fails once.
+    /// Every task fails once and is tried again at once.
     pub fail_once: bool,
-    /// How long such a task then waits in a delay queue; `None`: it is tried again at once.
+    /// What fails is tried again after this long, by way of a delay queue; at least 1 ms.
     pub delay: Option<Duration>,
     /// Logs and metrics are written as a worker does: what being observed costs.
     pub observed: bool,
@@ -70,10 +70,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The configuration ours runs on: the defaults, one delay queue, a namespace of its own.
+    /// The configuration ours runs on: the defaults, no delay queue but that of `delay`, a namespace of its own.
     pub fn config(&self, namespace: &str) -> Config {
         let backoff = match self.delay {
-            Some(delay) => Backoff::Fixed(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX).max(1)),
+            Some(delay) => Backoff::Steps(vec![i64::try_from(delay.as_millis()).unwrap_or(i64::MAX).max(1)]),
             None if self.fail_once => Backoff::Exponential { base_ms: 1, max_ms: 1, multiplier: 1.0, jitter: 0.0 },
             None => Backoff::Fixed(1_000),
         };
@@ -313,7 +313,7 @@ impl Count {
             }
             if now != seen {
                 (seen, since) = (now, Instant::now());
-            } else if since.elapsed() > standstill {
+            } else if since.elapsed() > patience {
                 bail!("stood still at {now} of {goal} tasks");
             }
             if told.elapsed() > Duration::from_secs(10) {
