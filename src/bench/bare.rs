@@ -1,4 +1,4 @@
-//! The ceiling: a consumer that only acks.
+//! The ceiling: a producer and a consumer that do nothing but what the broker asks of them.
 
 use std::time::{Duration, Instant};
 
@@ -9,26 +9,58 @@ use lapin::options::{
     QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 
 /// Publishes confirms this many at a time.
 const IN_FLIGHT: usize = 512;
 /// A broker that delivers nothing for this long has stopped.
 const STANDSTILL: Duration = Duration::from_secs(30);
 
-/// Publishes `bodies` to a bare quorum queue, then consumes them with `prefetch` and single acks; messages per second of the
-/// consuming, from `basic.consume` to the last ack handed over.
-pub(super) async fn consume_rate(url: &str, namespace: &str, bodies: &[String], prefetch: u16) -> anyhow::Result<f64> {
-    let connection = Connection::connect(url, ConnectionProperties::default()).await.context("cannot connect")?;
-    let channel = connection.create_channel().await?;
+/// What the broker gives to those who do nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Bare {
+    /// Published and confirmed, 512 in flight.
+    pub publish_per_s: f64,
+    /// Consumed and acked, each message singly.
+    pub consume_per_s: f64,
+}
+
+/// Measures both on a quorum queue of its own, which is gone afterwards.
+pub(super) async fn on_own_queue(url: &str, namespace: &str, bodies: &[String], prefetch: u16) -> anyhow::Result<Bare> {
     let queue = format!("{namespace}.bare");
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
     arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(20));
+    let connection = Connection::connect(url, ConnectionProperties::default()).await.context("cannot connect")?;
+    let channel = connection.create_channel().await?;
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     channel.queue_declare(queue.as_str().into(), durable, arguments).await?;
+    let bare = there_and_back(&channel, &queue, bodies, prefetch).await?;
+    channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await?;
+    connection.close(200, "done".into()).await?;
+    Ok(bare)
+}
+
+/// Measures both on a queue that is there, empty and without a consumer; it is left so.
+pub(super) async fn on_queue(url: &str, queue: &str, bodies: &[String], prefetch: u16) -> anyhow::Result<Bare> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await.context("cannot connect")?;
+    let channel = connection.create_channel().await?;
+    let bare = there_and_back(&channel, queue, bodies, prefetch).await?;
+    connection.close(200, "done".into()).await?;
+    Ok(bare)
+}
+
+async fn there_and_back(channel: &Channel, queue: &str, bodies: &[String], prefetch: u16) -> anyhow::Result<Bare> {
+    Ok(Bare {
+        publish_per_s: publish(channel, queue, bodies).await?,
+        consume_per_s: consume(channel, queue, bodies.len(), prefetch).await?,
+    })
+}
+
+async fn publish(channel: &Channel, queue: &str, bodies: &[String]) -> anyhow::Result<f64> {
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     let properties = BasicProperties::default().with_delivery_mode(2).with_content_type("application/json".into());
+    let started = Instant::now();
     for chunk in bodies.chunks(IN_FLIGHT) {
         let mut confirms = Vec::with_capacity(chunk.len());
         for body in chunk {
@@ -36,7 +68,7 @@ pub(super) async fn consume_rate(url: &str, namespace: &str, bodies: &[String], 
                 channel
                     .basic_publish(
                         "".into(),
-                        queue.as_str().into(),
+                        queue.into(),
                         BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() },
                         body.as_bytes(),
                         properties.clone(),
@@ -50,22 +82,27 @@ pub(super) async fn consume_rate(url: &str, namespace: &str, bodies: &[String], 
             }
         }
     }
+    Ok(per_second(bodies.len(), started))
+}
+
+/// From `basic.consume` to the last ack handed over.
+async fn consume(channel: &Channel, queue: &str, messages: usize, prefetch: u16) -> anyhow::Result<f64> {
     channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
     let started = Instant::now();
     let mut consumer = channel
-        .basic_consume(queue.as_str().into(), "bare".into(), BasicConsumeOptions::default(), FieldTable::default())
+        .basic_consume(queue.into(), "bare".into(), BasicConsumeOptions::default(), FieldTable::default())
         .await?;
-    for _ in 0..bodies.len() {
+    for _ in 0..messages {
         let delivery = tokio::time::timeout(STANDSTILL, consumer.next())
             .await
             .context("the bare consumer got nothing for 30 s")?
             .context("the bare consumer was cancelled")??;
         delivery.acker.ack(BasicAckOptions::default()).await?;
     }
-    let seconds = started.elapsed().as_secs_f64();
-    #[expect(clippy::cast_precision_loss, reason = "counts of messages are far below 2^52")]
-    let rate = bodies.len() as f64 / seconds;
-    channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await?;
-    connection.close(200, "done".into()).await?;
-    Ok(rate)
+    Ok(per_second(messages, started))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of messages are far below 2^52")]
+fn per_second(messages: usize, started: Instant) -> f64 {
+    messages as f64 / started.elapsed().as_secs_f64()
 }

@@ -5,6 +5,8 @@
 
 mod bare;
 mod marks;
+mod spread;
+pub mod suite;
 mod usage;
 
 use std::path::{Path, PathBuf};
@@ -172,7 +174,8 @@ pub async fn run(
         .map(|n| format!(r#"{{"id":"bench-{n:08}","type":"bench.noop","payload":{payload}}}"#))
         .collect();
     progress("bare ceiling: publishing");
-    let ceiling_per_s = bare::consume_rate(url, namespace, &bodies, options.prefetch).await.context("bare ceiling")?;
+    let bare = bare::on_own_queue(url, namespace, &bodies, options.prefetch).await.context("bare ceiling")?;
+    let ceiling_per_s = bare.consume_per_s;
     progress(&format!("bare ceiling: {ceiling_per_s:.0}/s consumed and acked"));
 
     let noop = Arc::new(Noop { fail_once: options.fail_once, marks: Marks::new(options.marks.is_some()) });
@@ -311,7 +314,7 @@ impl Count {
         self.lock().insert(id.to_owned(), Instant::now());
     }
 
-    async fn wait_for(&self, goal: u64, patience: Duration, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<()> {
+    async fn wait_for(&self, goal: u64, standstill: Duration, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<()> {
         let mut seen = self.settled.load(Ordering::Relaxed);
         let mut since = Instant::now();
         let mut told = Instant::now();
@@ -322,7 +325,7 @@ impl Count {
             }
             if now != seen {
                 (seen, since) = (now, Instant::now());
-            } else if since.elapsed() > patience {
+            } else if since.elapsed() > standstill {
                 bail!("stood still at {now} of {goal} tasks");
             }
             if told.elapsed() > Duration::from_secs(10) {

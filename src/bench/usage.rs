@@ -7,18 +7,20 @@ pub struct Usage {
     pub cpu_ms: f64,
     /// Resident memory now; 0 where the system does not tell.
     pub rss_mb: f64,
+    /// The most resident memory that this program has had; 0 where the system does not tell.
+    pub peak_mb: f64,
 }
 
 impl Usage {
     /// A reading.
     pub fn now() -> Usage {
-        Usage { cpu_ms: cpu_ms(), rss_mb: rss_mb() }
+        Usage { cpu_ms: cpu_ms(), rss_mb: status_mb("VmRSS:"), peak_mb: status_mb("VmHWM:") }
     }
 
     /// The time used since `before`, and the memory of this reading.
     #[must_use]
     pub fn since(self, before: Usage) -> Usage {
-        Usage { cpu_ms: self.cpu_ms - before.cpu_ms, rss_mb: self.rss_mb }
+        Usage { cpu_ms: self.cpu_ms - before.cpu_ms, ..self }
     }
 }
 
@@ -36,11 +38,12 @@ fn cpu_ms() -> f64 {
     ms(usage.ru_utime) + ms(usage.ru_stime)
 }
 
-fn rss_mb() -> f64 {
+/// A line of what the kernel tells of this process. Not from `getrusage`, whose peak is that of whoever started us if that was larger.
+fn status_mb(line: &str) -> f64 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0.0 };
     let kib = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .find_map(|found| found.strip_prefix(line))
         .and_then(|rest| rest.split_whitespace().next())
         .and_then(|number| number.parse::<f64>().ok());
     kib.unwrap_or(0.0) / 1024.0

@@ -1,4 +1,6 @@
-//! `redeliver bench`
+//! `redeliver bench`: one throughput run, or scenarios.
+
+mod suite;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,6 +8,7 @@ use std::time::Duration;
 use redeliver::bench;
 use redeliver::store::{Filter, is_postgres};
 
+use super::Globals;
 use super::context::{Context, Missing, open_broker, open_store};
 use super::exit::{self, Exit};
 use super::output::Document;
@@ -18,21 +21,28 @@ use super::scratch::Scratch;
   redeliver bench --tasks 50000 -o json
   redeliver bench --store postgres://redeliver@db/bench
   redeliver bench --gates                # beside a run without: what limits and breakers cost where they stop nobody
+  redeliver bench --fail-once --delay 10s
+  redeliver bench --scenario all --report night.json
+  redeliver bench --scenario rows --rows 10000,1000000 --runs 1
+  redeliver bench --render night.json > benchmarks.md
 
 Runs a no-op handler on queues and a store of its own, which are removed at the end. -o json: {tasks, tasks_per_s,
-ceiling_per_s, ratio, first_call_ms, p50_ms, p99_ms, rss_mb, cpu_ms_per_1k}.")]
+ceiling_per_s, ratio, first_call_ms, p50_ms, p99_ms, rss_mb, cpu_ms_per_1k}.
+
+With --scenario, what is promised is measured and judged, in worker processes of their own: first-try, fail-once, storm, waiting, replay,
+rows, processes, sustained (40 minutes by itself), or all. A promise that is missed is in the report; the exit code is 0 all the same.")]
 pub struct Args {
-    /// How many tasks
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
-    tasks: u32,
+    /// How many tasks [default: 50000; with --scenario, what its promises speak of]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    tasks: Option<u32>,
     /// With limits and a breaker that every task meets and none is stopped by
     #[arg(long)]
     gates: bool,
-    /// Every task fails once and is tried again at once
+    /// Every task fails once and is tried again, at once or after --delay
     #[arg(long)]
     fail_once: bool,
-    /// What fails is tried again after this long instead, by way of a delay queue
-    #[arg(long, value_name = "TIME", requires = "fail_once", value_parser = super::positive_duration)]
+    /// How long a failed task waits, in a delay queue [default with --scenario: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = super::positive_duration)]
     delay: Option<Duration>,
     /// Where every call of the handler leaves 16 bytes, for benches/compare: u32 task, u32 attempt, f64 seconds of the monotonic clock, all
     /// little-endian. No latency run
@@ -47,19 +57,27 @@ pub struct Args {
     /// An empty PostgreSQL database, or schema, to measure instead; what the run leaves in it is yours to drop
     #[arg(long, value_name = "URL", conflicts_with = "dir")]
     store: Option<String>,
+    #[command(flatten)]
+    suite: suite::Args,
 }
 
 /// Measures.
 ///
 /// # Errors
 /// When store or broker do not answer, or a run stands still.
-pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
+pub async fn run(args: &Args, globals: &Globals, context: &Context) -> anyhow::Result<Exit> {
+    if args.suite.is_wanted() {
+        return suite::run(args, globals, context).await;
+    }
+    if args.delay.is_some() && !args.fail_once {
+        return Err(exit::error(Exit::Usage, "--delay is how long a failed task waits: add --fail-once or --scenario"));
+    }
     let Some(url) = context.config().broker.urls.first().cloned() else {
         return Err(exit::error(Exit::Usage, "bench measures RabbitMQ; set broker.url to an amqp:// URL"));
     };
     let namespace = format!("redeliver-bench-{}", std::process::id());
     let options = bench::Options {
-        tasks: usize::try_from(args.tasks)?,
+        tasks: usize::try_from(args.tasks.unwrap_or(50_000))?,
         gates: args.gates,
         fail_once: args.fail_once,
         delay: args.delay,

@@ -153,7 +153,7 @@ enum Command {
     Store(store::Verb),
     Doctor(doctor::Args),
     Simulate(simulate::Args),
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -206,7 +206,7 @@ async fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Command::Simulate(args) => simulate::run(&args, &globals),
         Command::Demo(args) => demo::run(&args, &globals).await,
-        Command::Bench(args) => bench::run(&args, &data(Vec::new())?).await,
+        Command::Bench(args) => bench::run(&args, &globals, &data(Vec::new())?).await,
         Command::Publish(args) => publish::run(&args, &data(Vec::new())?).await,
         Command::Dispatch(args) => dispatch::run(&args, &data(Vec::new())?).await,
         Command::Task(verb) => {

@@ -185,6 +185,13 @@ impl Vhost {
         self.broker.api(reqwest::Method::DELETE, &format!("/api/queues/{}/{queue}", self.name), None).await;
     }
 
+    /// The names of the queues that the management API knows. A queue that is gone may be among them for a moment.
+    pub async fn queues(&self) -> Vec<String> {
+        let listed = self.broker.api(reqwest::Method::GET, &format!("/api/queues/{}", self.name), None).await;
+        let listed = listed.as_array().cloned().unwrap_or_default();
+        listed.iter().filter_map(|queue| queue["name"].as_str().map(str::to_owned)).collect()
+    }
+
     /// What the management API tells of a queue.
     pub async fn queue(&self, queue: &str) -> Value {
         self.broker.api(reqwest::Method::GET, &format!("/api/queues/{}/{queue}", self.name), None).await
