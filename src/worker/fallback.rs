@@ -69,8 +69,9 @@ impl Patience {
         let pause = self.0;
         self.0 = (pause * 2).min(Duration::from_secs(2));
         tokio::select! {
-            () = tokio::time::sleep(pause) => true,
+            biased;
             () = shared.stop_all.cancelled() => false,
+            () = tokio::time::sleep(pause) => true,
         }
     }
 }
