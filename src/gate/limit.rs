@@ -58,12 +58,14 @@ impl Cell {
         self.tat_us = self.known(rate, burst, now_us).saturating_add(rate.interval_us());
     }
 
-    /// The arrival time as it can be meant. It is never further behind than a late look may be, and never further ahead than a
-    /// full burst: one that is was written under another rate or before the clock was set back, and would shut the gate for
-    /// as long.
+    /// The arrival time as it can be meant. It is never further behind than a late look may be. One that is further ahead than a full
+    /// burst was written under another rate or before the clock was set back: all but one start count as spoken for, so that the gate
+    /// is neither shut for as long nor open for all who wait. (To take it for a full burst from now on would shut it as long: nobody
+    /// writes it down before somebody starts, and `now` moves on.)
     fn known(self, rate: Rate, burst: i64, now_us: i64) -> i64 {
-        let ahead = rate.interval_us().saturating_mul(burst.max(1));
-        self.tat_us.clamp(now_us.saturating_sub(LATE_US), now_us.saturating_add(ahead))
+        let interval = rate.interval_us();
+        let ahead = now_us.saturating_add(interval.saturating_mul(burst.max(1)));
+        if self.tat_us > ahead { ahead - interval } else { self.tat_us.max(now_us.saturating_sub(LATE_US)) }
     }
 }
 

@@ -68,7 +68,9 @@ proptest! {
         }
         let now = MORNING - set_back;
         let longest = 60_000 / new.count + 1;
-        prop_assert!(cell.opens_at(new, read.1, now) <= now + longest, "{} ms", cell.opens_at(new, read.1, now) - now);
+        let opens_at = cell.opens_at(new, read.1, now);
+        prop_assert!(opens_at <= now + longest, "{} ms", opens_at - now);
+        prop_assert!(cell.room(new, read.1, opens_at) >= 1, "open when it said so, not a full burst after whenever one looks");
     }
 
     #[test]

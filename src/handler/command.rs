@@ -1,7 +1,7 @@
 //! Runs a command.
 //!
 //! The payload is the command's standard input; what it says about the outcome comes back as `result.json` in its attempt
-//! folder, as the last line of its standard output, or as its exit code (see [`said`]). It runs in a process group of its
+//! folder, as the last line of its standard output, or as its exit code (see `said`). It runs in a process group of its
 //! own, and at the end of an attempt nothing of that group is left: a browser that a robot started must not outlive it. A
 //! process that leaves the group (`setsid`) is out of our reach and keeps nothing waiting.
 //!

@@ -1,7 +1,7 @@
 //! Calls a third party over HTTP.
 //!
 //! One attempt is one request: redirects are not followed and nothing is sent twice behind the task's back. The response is
-//! read through a cap, so that an endless body costs no more than an honest one. What the response means is said by [`judge`],
+//! read through a cap, so that an endless body costs no more than an honest one. What the response means is said by `judge`,
 //! which does no I/O.
 
 mod judge;

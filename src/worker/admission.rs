@@ -43,18 +43,21 @@ pub(super) async fn run(shared: Arc<Shared>) {
         };
         let nudged = async {
             tokio::select! {
-                () = tokio::time::sleep(SHORTEST_PAUSE) => {}
+                biased;
                 () = admission.shared.offers_used.notified() => return,
+                () = tokio::time::sleep(SHORTEST_PAUSE) => {}
             }
             tokio::select! {
-                () = tokio::time::sleep(pause.saturating_sub(SHORTEST_PAUSE)) => {}
-                () = admission.shared.gate_moved.notified() => {}
+                biased;
                 () = admission.shared.offers_used.notified() => {}
+                () = admission.shared.gate_moved.notified() => {}
+                () = tokio::time::sleep(pause.saturating_sub(SHORTEST_PAUSE)) => {}
             }
         };
         tokio::select! {
-            () = nudged => {}
+            biased;
             () = admission.shared.stop_intake.cancelled() => return,
+            () = nudged => {}
         }
     }
 }

@@ -55,6 +55,8 @@ pub(super) async fn run(shared: Arc<Shared>, mut feed: mpsc::Receiver<Alert>) {
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            biased;
+            () = shared.stop_all.cancelled() => return,
             Some(alert) = feed.recv() => tell(&shared, vec![alert]).await,
             _ = looks.tick() => {
                 if shared.rules().webhooks.is_empty() {
@@ -65,7 +67,6 @@ pub(super) async fn run(shared: Arc<Shared>, mut feed: mpsc::Receiver<Alert>) {
                     Err(error) => shared.store_is_down(&error),
                 }
             }
-            () = shared.stop_all.cancelled() => return,
         }
     }
 }

@@ -166,7 +166,7 @@ pub(super) async fn give_back(shared: &Shared, task: &Task, token: Option<Token>
 pub(super) async fn lost_settlement(shared: &Shared, task: &Task) -> Result<Settlement, StoreError> {
     let (rules, now) = (shared.rules(), shared.store.now());
     let policy = rules.policy_of(&task.spec, now);
-    let decision: Decision = decide_lost(task, &policy, &rules.rungs, now, rand::random());
+    let decision: Decision = decide_lost(task, &policy, &rules.rungs, now, shared.random());
     let fallback = fallback::for_decision(shared, &task.spec, &policy, &decision).await?;
     Ok(Settlement {
         policy: Some(policy.name.clone()),

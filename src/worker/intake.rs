@@ -94,8 +94,9 @@ pub(super) fn spawn(
     tracker.spawn(async move {
         loop {
             let delivery = tokio::select! {
-                delivery = deliveries.recv() => delivery,
+                biased;
                 () = shared.stop_all.cancelled() => return,
+                delivery = deliveries.recv() => delivery,
             };
             let Some(delivery) = delivery else { return };
             note_mark(&shared, &delivery);

@@ -3,11 +3,12 @@
 //! Heartbeats have a thread and a runtime of their own: a handler that blocks every worker thread must not cost the other tasks
 //! their leases.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{Store, Urgency};
@@ -23,7 +24,7 @@ const TICKS: u32 = 2;
 /// Running attempts by task id.
 #[derive(Debug, Default)]
 pub struct Leases {
-    running: Mutex<HashMap<String, Lease>>,
+    running: Mutex<BTreeMap<String, Lease>>,
     doubts: AtomicUsize,
 }
 
@@ -90,59 +91,65 @@ impl Leases {
         self.lock().iter().map(|(id, lease)| (id.clone(), lease.clone())).collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Lease>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Lease>> {
         // A panic while holding the lock leaves a map that is still whole.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Starts the heartbeat thread; it ends when `stop` fires.
-///
-/// # Errors
-/// When the thread or its runtime cannot be made.
-pub fn spawn_heartbeats(
-    store: Arc<dyn Store>,
-    leases: Arc<Leases>,
-    pulse: Arc<Pulse>,
-    every: Duration,
-    stop: CancellationToken,
-) -> std::io::Result<std::thread::JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("redeliver-heartbeat".into()).spawn(move || {
-        runtime.block_on(async move {
-            let tick = every / TICKS;
-            // After a failed round the next one comes soon: the lease is running out.
-            let retry_soon = (every / 10).max(Duration::from_millis(50));
-            let (mut pause, mut ticks, mut behind, mut away) = (tick, 0_u32, false, false);
-            loop {
-                let asked = tokio::select! {
-                    () = tokio::time::sleep(pause) => false,
-                    () = pulse.beat_asked() => true,
-                    () = stop.cancelled() => return,
-                };
-                pulse.vitals.note(Organ::Heartbeat);
-                ticks = ticks.wrapping_add(1);
-                let renew = asked || behind || ticks.is_multiple_of(TICKS);
-                let began = Instant::now();
-                let well = if renew {
-                    beat(store.as_ref(), &leases, &pulse).await
-                } else {
-                    look(store.as_ref(), &pulse).await
-                };
-                if well && away {
-                    pulse.note_return();
-                }
-                away = !well;
-                // A look that took long has met a lock, and leases ran on meanwhile.
-                behind = !well || (!renew && began.elapsed() > tick);
-                pause = match (well, behind) {
-                    (false, _) => retry_soon,
-                    (true, true) => Duration::ZERO,
-                    (true, false) => tick,
-                };
+/// Keeps a process's claims alive until `stop` fires.
+pub struct Heart {
+    pub store: Arc<dyn Store>,
+    pub leases: Arc<Leases>,
+    pub pulse: Arc<Pulse>,
+    /// From one heartbeat to the next.
+    pub every: Duration,
+    pub stop: CancellationToken,
+}
+
+impl Heart {
+    /// Runs it on a thread of its own.
+    ///
+    /// # Errors
+    /// When the thread or its runtime cannot be made.
+    pub fn spawn_thread(self) -> std::io::Result<std::thread::JoinHandle<()>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("redeliver-heartbeat".into()).spawn(move || runtime.block_on(self.run()))
+    }
+
+    /// Runs it where it is awaited.
+    pub async fn run(self) {
+        let Heart { store, leases, pulse, every, stop } = self;
+        let tick = every / TICKS;
+        // After a failed round the next one comes soon: the lease is running out.
+        let retry_soon = (every / 10).max(Duration::from_millis(50));
+        let (mut pause, mut ticks, mut behind, mut away) = (tick, 0_u32, false, false);
+        loop {
+            let asked = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = pulse.beat_asked() => true,
+                () = tokio::time::sleep(pause) => false,
+            };
+            pulse.vitals.note(Organ::Heartbeat);
+            ticks = ticks.wrapping_add(1);
+            let renew = asked || behind || ticks.is_multiple_of(TICKS);
+            let began = Instant::now();
+            let well =
+                if renew { beat(store.as_ref(), &leases, &pulse).await } else { look(store.as_ref(), &pulse).await };
+            if well && away {
+                pulse.note_return();
             }
-        });
-    })
+            away = !well;
+            // A look that took long has met a lock, and leases ran on meanwhile.
+            behind = !well || (!renew && began.elapsed() > tick);
+            pause = match (well, behind) {
+                (false, _) => retry_soon,
+                (true, true) => Duration::ZERO,
+                (true, false) => tick,
+            };
+        }
+    }
 }
 
 /// One round. `false` when the store did not answer.

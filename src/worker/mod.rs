@@ -2,6 +2,9 @@
 //!
 //! Everything here is plumbing around [`crate::task::Rows`]: this module never decides what a failure means or when a task may
 //! run, and it acks nothing before a commit has left an alarm for the task or finished it.
+//!
+//! Every `select!` is biased, the end first: which of two ready branches goes on must not be left to chance, or a simulated run could not
+//! be repeated.
 
 mod admission;
 mod alerts;
@@ -23,11 +26,13 @@ mod scheduler;
 mod settle;
 mod stall;
 mod strays;
+mod surroundings;
 
 pub use feed::dispatch_once;
 pub use plan::{Plan, RouteError};
 pub use rules::RuleSet;
 pub use strays::unknown_queues;
+pub use surroundings::{Heartbeats, Surroundings};
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -89,6 +94,8 @@ pub(crate) struct Shared {
     tracker: TaskTracker,
     /// This process's identity, new at every start.
     pub name: String,
+    /// See [`Surroundings::random`].
+    random: Arc<dyn Fn() -> f64 + Send + Sync>,
     pub observers: Observers,
     pub leases: Arc<Leases>,
     pub pulse: Arc<Pulse>,
@@ -129,6 +136,21 @@ impl Worker {
         plan: Plan,
         observers: Observers,
     ) -> Result<Worker, StartError> {
+        Worker::start_in(Surroundings::machine(), store, broker, plan, observers).await
+    }
+
+    /// The same in other surroundings than the machine's own.
+    ///
+    /// # Errors
+    /// As [`Worker::start`].
+    pub async fn start_in(
+        surroundings: Surroundings,
+        store: Arc<dyn Store>,
+        broker: Arc<dyn Broker>,
+        plan: Plan,
+        observers: Observers,
+    ) -> Result<Worker, StartError> {
+        let Surroundings { name, random, heartbeats } = surroundings;
         if let Some(unknown) = plan.serve.iter().find(|name| !plan.queues.iter().any(|queue| queue.name == **name)) {
             return Err(StartError::UnknownQueue(unknown.clone()));
         }
@@ -151,13 +173,13 @@ impl Worker {
         let stop_all = CancellationToken::new();
         let beat_every = plan.worker.lease / 3;
         let (outbox, outbox_feed) = Outbox::new();
-        let name = worker_name();
         let (ground, rules) = Ground::new(&plan, &name, broker.as_ref());
         let shared = Arc::new(Shared {
             rules: ArcSwap::from_pointee(rules),
             ground,
             tracker: tracker.clone(),
             name,
+            random,
             observers,
             leases: Arc::clone(&leases),
             pulse: Arc::clone(&pulse),
@@ -178,7 +200,14 @@ impl Worker {
             broker: Arc::clone(&broker),
             plan,
         });
-        let heartbeats = leases::spawn_heartbeats(store, leases, pulse, beat_every, stop_all)?;
+        let heart = leases::Heart { store, leases, pulse, every: beat_every, stop: stop_all };
+        let heartbeats = match heartbeats {
+            Heartbeats::OwnThread => Some(heart.spawn_thread()?),
+            Heartbeats::WithTheRest => {
+                tracker.spawn(heart.run());
+                None
+            }
+        };
         let consumption = Consumption { queues: served.clone(), prefetch: shared.plan.worker.prefetch };
         let watch = Arc::new(MissingWriter(Arc::clone(&shared)));
         let deliveries = broker.consume(Arc::clone(&shared.rules().topology), consumption, watch).await?;
@@ -189,7 +218,7 @@ impl Worker {
         tracker.spawn(notices::run(Arc::clone(&shared), told));
         tracker.spawn(replays::run(Arc::clone(&shared), tracker.clone()));
         intake::spawn(&shared, &tracker, deliveries, &served);
-        Ok(Worker { shared, tracker, heartbeats: Some(heartbeats) })
+        Ok(Worker { shared, tracker, heartbeats })
     }
 
     /// This worker's identity.
@@ -261,6 +290,11 @@ impl Worker {
 }
 
 impl Shared {
+    /// A number in [0, 1).
+    pub fn random(&self) -> f64 {
+        (self.random)()
+    }
+
     pub fn queue_of(&self, task_type: &str) -> &str {
         crate::config::queue_of(&self.plan.queues, task_type)
     }
@@ -372,15 +406,4 @@ async fn after_you() {
         Poll::Pending
     })
     .await;
-}
-
-/// `host-pid-random`: a process that comes back with the same pid must not look like the one that died.
-fn worker_name() -> String {
-    let host = std::env::var("HOSTNAME")
-        .ok()
-        .filter(|name| !name.is_empty())
-        .or_else(|| std::fs::read_to_string("/etc/hostname").ok().map(|name| name.trim().to_owned()))
-        .unwrap_or_else(|| "worker".into());
-    let random = &uuid::Uuid::new_v4().simple().to_string()[..8];
-    format!("{host}-{}-{random}", std::process::id())
 }

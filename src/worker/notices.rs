@@ -59,9 +59,10 @@ impl Observer for NoticeObserver {
 pub(super) async fn run(shared: Arc<Shared>, wake: Arc<Notify>) {
     loop {
         tokio::select! {
+            biased;
+            () = shared.stop_all.cancelled() => return,
             () = wake.notified() => {}
             () = tokio::time::sleep(LOOK) => {}
-            () = shared.stop_all.cancelled() => return,
         }
         // Without a session nothing would go out, and what is taken waits longer each time.
         while shared.broker.is_up() && !shared.stop_all.is_cancelled() {

@@ -75,8 +75,9 @@ pub async fn run(shared: Arc<Shared>, mut feed: mpsc::UnboundedReceiver<Letter>,
     let mut letters = Vec::with_capacity(BATCH);
     loop {
         tokio::select! {
-            n = feed.recv_many(&mut letters, BATCH) => if n == 0 { return },
+            biased;
             () = shared.stop_all.cancelled() => return,
+            n = feed.recv_many(&mut letters, BATCH) => if n == 0 { return },
         }
         let batch = std::mem::take(&mut letters);
         tracker.spawn(publish(Arc::clone(&shared), batch));

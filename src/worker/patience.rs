@@ -33,9 +33,10 @@ impl Patience {
         let pause = self.pause;
         self.pause = (pause * 2).min(LONGEST);
         tokio::select! {
-            () = tokio::time::sleep(pause) => true,
-            Ok(()) = self.returns.changed() => true,
+            biased;
             () = shared.stop_all.cancelled() => false,
+            Ok(()) = self.returns.changed() => true,
+            () = tokio::time::sleep(pause) => true,
         }
     }
 }

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::task::Millis;
 use crate::telemetry::Vitals;

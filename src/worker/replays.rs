@@ -7,7 +7,7 @@
 //! open breaker, a budget that a new policy has cut), and one look at all newly dead ones, by the policy in force, misses none of them.
 //! A worker that dies before it has looked leaves them to the next look.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ const AUTOMATIC_PER_S: f64 = 20.0;
 
 /// Runs until the worker ends.
 pub(super) async fn run(shared: Arc<Shared>, tracker: TaskTracker) {
-    let mut jobs: HashMap<i64, JoinHandle<()>> = HashMap::new();
+    let mut jobs: BTreeMap<i64, JoinHandle<()>> = BTreeMap::new();
     let mut appointing = Appointing::default();
     loop {
         jobs.retain(|_, driver| !driver.is_finished());
@@ -48,8 +48,9 @@ pub(super) async fn run(shared: Arc<Shared>, tracker: TaskTracker) {
             shared.store_is_down(&error);
         }
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
+            biased;
             () = shared.stop_all.cancelled() => return,
+            () = tokio::time::sleep(LOOK) => {}
         }
     }
 }
@@ -57,7 +58,7 @@ pub(super) async fn run(shared: Arc<Shared>, tracker: TaskTracker) {
 async fn look(
     shared: &Arc<Shared>,
     tracker: &TaskTracker,
-    jobs: &mut HashMap<i64, JoinHandle<()>>,
+    jobs: &mut BTreeMap<i64, JoinHandle<()>>,
     appointing: &mut Appointing,
 ) -> Result<(), StoreError> {
     appointing.look(shared).await?;
@@ -81,8 +82,9 @@ async fn drive(shared: Arc<Shared>, job: ReplayJob) {
             Err(error) => shared.store_is_down(&error),
         }
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
+            biased;
             () = shared.stop_all.cancelled() => return,
+            () = tokio::time::sleep(LOOK) => {}
         }
     }
 }

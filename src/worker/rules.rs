@@ -207,8 +207,9 @@ impl Shared {
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(DECLARE_AGAIN) => {}
+                biased;
                 () = self.stop_all.cancelled() => return,
+                () = tokio::time::sleep(DECLARE_AGAIN) => {}
             }
         }
     }

@@ -115,11 +115,12 @@ impl Scheduler {
             }
         };
         tokio::select! {
-            () = tokio::time::sleep(length) => {}
+            biased;
+            () = shared.stop_all.cancelled() => {}
             () = shared.nudge.notified() => {}
             () = shared.store.called() => {}
             () = outside => {}
-            () = shared.stop_all.cancelled() => {}
+            () = tokio::time::sleep(length) => {}
         }
     }
 

@@ -65,7 +65,7 @@ pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: O
     let (rules, now) = (shared.rules(), shared.store.now());
     let policy = rules.policy_of(&task.spec, now);
     let hold_ms = hold_for(&report.outcome, &policy);
-    let decision = decide(&task, &report.outcome, &policy, &rules.rungs, now, rand::random());
+    let decision = decide(&task, &report.outcome, &policy, &rules.rungs, now, shared.random());
     let mut patience = Patience::new(shared);
     let fallback = loop {
         match fallback::for_decision(shared, &task.spec, &policy, &decision).await {

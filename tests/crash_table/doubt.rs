@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use redeliver::producer::Producer;
-use redeliver::store::{Store, StoreError};
-use redeliver::task::{Attempt, Command, Envelope};
+use redeliver::store::{Store, StoreError, Urgency};
+use redeliver::task::{Answer, Attempt, Command, Envelope};
 use redeliver::telemetry::{Event, Observer, Observers};
 use redeliver::worker::Worker;
 
-use super::faults::WatchedStore;
+use crate::store_double::{Interference, StoreDouble};
+
 use super::{FAILED, Flaky, WORKED, broker, outcomes, plan, store, support, wait_for_end};
 
 /// Longer than the lease, and between two of the growing pauses after which a worker would ask again by itself.
@@ -35,20 +37,39 @@ impl Observer for Told {
 }
 
 /// The store as two workers see it: the answer of the first commit with such a command is lost, and from then on it is `away`.
-fn mute(inner: &Arc<dyn Store>, away: &Arc<AtomicBool>, of: fn(&Command) -> bool) -> Arc<dyn Store> {
-    let (is_away, goes_away, over) = (Arc::clone(away), Arc::clone(away), AtomicBool::new(false));
-    let before = move |_: &[Command]| match is_away.load(Ordering::SeqCst) {
-        true => Err(StoreError::Unavailable { place: "test".into(), reason: "away".into() }),
-        false => Ok(()),
-    };
-    let after = move |commands: &[Command]| {
-        if !commands.iter().any(of) || over.swap(true, Ordering::SeqCst) {
-            return Ok(());
+struct Muted {
+    away: Arc<AtomicBool>,
+    over: AtomicBool,
+    of: fn(&Command) -> bool,
+}
+
+#[async_trait]
+impl Interference for Muted {
+    async fn apply(
+        &self,
+        store: &dyn Store,
+        urgency: Urgency,
+        commands: Vec<Command>,
+    ) -> Result<Vec<Answer>, StoreError> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable { place: "test".into(), reason: "away".into() });
         }
-        goes_away.store(true, Ordering::SeqCst);
-        Err(StoreError::Unknown { place: "test".into() })
-    };
-    Arc::new(WatchedStore::failing(Arc::clone(inner), Box::new(before), Box::new(after)))
+        let concerned = commands.iter().any(self.of);
+        let answers = store.apply(urgency, commands).await?;
+        if concerned && !self.over.swap(true, Ordering::SeqCst) {
+            self.away.store(true, Ordering::SeqCst);
+            return Err(StoreError::Unknown { place: "test".into() });
+        }
+        Ok(answers)
+    }
+
+    async fn before(&self, _call: &'static str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn after(&self, _call: &'static str) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// Runs a task that fails `failures` times, through an outage that begins with the lost answer. Its attempts, and how often the handler
@@ -59,7 +80,8 @@ async fn through(failures: i64, of: fn(&Command) -> bool, told: &Arc<Told>) -> O
         let folder = tempfile::tempdir().expect("a temporary folder");
         let inner = store(&folder.path().join("store.db")).await;
         let (away, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let muted = mute(&inner, &away, of);
+        let interference = Muted { away: Arc::clone(&away), over: AtomicBool::new(false), of };
+        let muted: Arc<dyn Store> = Arc::new(StoreDouble { inner: Arc::clone(&inner), interference });
         let plan = plan(Flaky { failures, step: None, calls: Arc::clone(&calls) });
         let first = broker(&vhost.url());
         first.declare(&plan.topology).await.expect("the topology");

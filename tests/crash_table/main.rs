@@ -6,6 +6,8 @@
 
 mod doubt;
 mod faults;
+#[path = "../support/store_double.rs"]
+mod store_double;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -16,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use faults::{DyingBroker, Step, WatchedStore};
+use faults::{Away, DyingAt, DyingBroker, Step};
 use redeliver::broker::{Broker, RabbitBroker, Topology};
 use redeliver::config::Config;
 use redeliver::handler::{AttemptContext, Handler, Report, Route};
@@ -27,6 +29,7 @@ use redeliver::store::{Filter, NewReplay, Pace, ReplayState, Selection, Store, U
 use redeliver::task::{Attempt, AttemptOutcome, Command, DlqCopy, Envelope, Outcome, Status, Task, class};
 use redeliver::telemetry::Observers;
 use redeliver::worker::{Plan, Worker};
+use store_double::StoreDouble;
 use support::Vhost;
 
 const CHILD: &str = "REDELIVER_TEST_CRASH_CHILD";
@@ -96,7 +99,7 @@ fn child() {
     let failures = failures.parse().expect("a number");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let store = Arc::new(WatchedStore::dying(store(Path::new(&path)).await, step));
+        let store = Arc::new(StoreDouble { inner: store(Path::new(&path)).await, interference: DyingAt(step) });
         let broker = Arc::new(DyingBroker { inner: broker(&url), step });
         let handler = Flaky { failures, step: Some(step), calls: Arc::default() };
         let _worker = Worker::start(store, broker, plan(handler), Observers::default()).await.expect("a worker");
@@ -414,7 +417,8 @@ async fn a_store_that_cannot_be_reached_holds_deliveries_and_acks_none() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let inner = store(&folder.path().join("store.db")).await;
         let (away, refusals) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
-        let store = Arc::new(WatchedStore::away(Arc::clone(&inner), Arc::clone(&away), Arc::clone(&refusals)));
+        let interference = Away { away: Arc::clone(&away), refusals: Arc::clone(&refusals) };
+        let store = Arc::new(StoreDouble { inner: Arc::clone(&inner), interference });
         let broker = broker(&vhost.url());
         let calls = Arc::new(AtomicU64::new(0));
         let plan = plan(Flaky { failures: 0, step: None, calls: Arc::clone(&calls) });

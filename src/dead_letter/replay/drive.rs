@@ -4,9 +4,10 @@
 //! to, so a driver that dies in between has released them all or none, and the next one goes on from there. Wake-ups are published after
 //! the commit; those that get lost are covered by their rows' alarms.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Next, next};
@@ -153,8 +154,9 @@ pub async fn drive(
             }
         };
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            biased;
             () = stop.cancelled() => {}
+            () = tokio::time::sleep(pause) => {}
         }
         if looked.elapsed() >= look_every {
             let began = Instant::now();

@@ -69,8 +69,9 @@ pub fn next(pace: &Pace, stage: usize, paced_to_us: i64, counts: &ItemCounts, no
     let interval_us = interval_us(rate);
     let now_us = now.saturating_mul(1_000);
     let first_us = if paced_to_us == 0 { now_us } else { paced_to_us.max(now_us.saturating_sub(CATCH_UP_US)) };
-    // One that lies further ahead than one interval was written before the clock was set back.
-    let first_us = first_us.min(now_us.saturating_add(interval_us));
+    // One that lies further ahead than one interval was written before the clock was set back. It is nobody's turn: cut to an interval
+    // from now it would be ahead of every `now` that asks, until the clock is where it was.
+    let first_us = if first_us > now_us.saturating_add(interval_us) { now_us } else { first_us };
     if first_us > now_us {
         return Next::Wait { until: first_us.div_euclid(1_000) + i64::from(first_us.rem_euclid(1_000) != 0) };
     }

@@ -37,7 +37,7 @@ impl Pointer {
             }
             let next = match place {
                 Value::Object(fields) => Some(fields.entry(word).or_insert(Value::Null)),
-                Value::Array(items) => word.parse::<usize>().ok().and_then(|index| items.get_mut(index)),
+                Value::Array(items) => index(&word).and_then(|index| items.get_mut(index)),
                 _ => None,
             };
             let Some(next) = next else { return false };
@@ -46,4 +46,10 @@ impl Pointer {
         *place = value.clone();
         true
     }
+}
+
+/// An array's index as the RFC writes it, so that what is filled is what is found: `01` and `+1` lead nowhere.
+fn index(word: &str) -> Option<usize> {
+    let plain = word == "0" || !word.starts_with(['0', '+']);
+    word.parse().ok().filter(|_| plain)
 }

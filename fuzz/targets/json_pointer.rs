@@ -1,0 +1,7 @@
+//! See `properties::json_pointer`.
+#![no_main]
+
+#[path = "../properties.rs"]
+mod properties;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| properties::json_pointer(bytes));
