@@ -41,8 +41,8 @@ pub(super) fn promises(settings: &Settings) -> (String, Vec<Promise>) {
         .collect();
     let about = format!(
         "{}; tasks that have ended are pruned after a minute at most. `start_…` is from when a message was to be sent to the start of its \
-         task; `backlog_s` is what was published and not settled at the end, in seconds of the rate; `…_level` is the most of the last third \
-         of the time by the most of the middle third.",
+         task, with up to 10 ms until the producer's next call in it; `backlog_s` is what was published and not settled at the end, in \
+         seconds of the rate; `…_level` is the most of the last third of the time by the most of the middle third.",
         loads.join(", then ")
     );
     let mut promises = Vec::new();
