@@ -314,7 +314,7 @@ impl Count {
         self.lock().insert(id.to_owned(), Instant::now());
     }
 
-    async fn wait_for(&self, goal: u64, patience: Duration, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<()> {
+    async fn wait_for(&self, goal: u64, standstill: Duration, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<()> {
         let mut seen = self.settled.load(Ordering::Relaxed);
         let mut since = Instant::now();
         let mut told = Instant::now();
