@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "URL", conflicts_with = "dir")]
     store: Option<String>,
     #[command(flatten)]
-    suite: suite::Args,
+    suite: suite::SuiteArgs,
 }
 
 /// Measures.

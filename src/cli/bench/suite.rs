@@ -17,7 +17,7 @@ use super::super::scratch::Scratch;
 /// What only scenarios understand.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Scenarios")]
-pub struct Args {
+pub struct SuiteArgs {
     /// Measure these instead, one after the other; `all` of them
     #[arg(long = "scenario", value_name = "NAME", value_delimiter = ',', value_parser = scenarios, conflicts_with_all = ["store", "gates", "fail_once", "observed"])]
     scenarios: Vec<Chosen>,
@@ -105,7 +105,7 @@ fn load(text: &str) -> Result<Load, String> {
     Ok(Load { per_s: per_second(rate)?, for_ms })
 }
 
-impl Args {
+impl SuiteArgs {
     /// Whether anything but the plain run is asked for.
     pub fn is_wanted(&self) -> bool {
         self.worker || !self.scenarios.is_empty() || !self.render.is_empty()
