@@ -6,7 +6,7 @@
 //!
 //! Faults and messages in flight are bounded, time is not (`canon` says why). The whole does not fit into a minute at once, so it is
 //! searched in parts, each to its end: a task's life, what people do to it, its end in the DLQ, two tasks with one key.
-//! `REDELIVER_MODEL_FAULTS=n` adds n faults to every part, for a long night.
+//! `REDELIVER_TEST_FULL=1` adds a fault to every part, which takes some minutes; `REDELIVER_MODEL_FAULTS=n` adds n, for a long night.
 
 mod action;
 mod canon;
@@ -27,12 +27,15 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 /// Searches everything and asserts every property.
 fn check(part: &str, mut model: Redeliver) {
-    let more = std::env::var("REDELIVER_MODEL_FAULTS").ok().and_then(|number| number.parse().ok()).unwrap_or(0_u8);
-    model.faults += more;
+    let asked =
+        std::env::var("REDELIVER_MODEL_FAULTS").ok().map(|number| number.parse().expect("REDELIVER_MODEL_FAULTS=n"));
+    let is_full = std::env::var("REDELIVER_TEST_FULL").as_deref() == Ok("1");
+    model.faults += asked.unwrap_or(u8::from(is_full));
+    let faults = model.faults;
     let start = Instant::now();
     let checker = model.checker().spawn_bfs().join();
     println!(
-        "{part}: states: {} unique, {} steps, depth {}, {:.1} s",
+        "{part}, faults: {faults}, states: {} unique, {} steps, depth {}, {:.1} s",
         checker.unique_state_count(),
         checker.state_count(),
         checker.max_depth(),
@@ -43,7 +46,7 @@ fn check(part: &str, mut model: Redeliver) {
 
 #[test]
 fn a_task_survives_every_two_faults() {
-    check("two faults", Redeliver::one_task());
+    check("a task's life", Redeliver::one_task());
 }
 
 #[test]
