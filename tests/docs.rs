@@ -103,7 +103,7 @@ fn the_readme_in_chinese_has_the_same_commands_words_and_figures() {
 fn pages() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    for folder in ["", "docs", "deploy/kubernetes", "examples"] {
+    for folder in ["", "docs", "deploy/kubernetes", "examples", "benches/compare"] {
         let Ok(entries) = std::fs::read_dir(root.join(folder)) else { continue };
         for entry in entries {
             let path = entry.expect("a file").path();

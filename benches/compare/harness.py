@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import sides
-from machinery import Broker, Marks, Redis, Running
+from machinery import Broken, Broker, Marks, Redis, Running
 
 HERE = Path(__file__).resolve().parent
 # A side that calls no handler for this long has stopped.
@@ -76,7 +76,7 @@ def drain_with_worker(side, work, tasks, folder, marks, broker):
             if count != seen:
                 seen, since = count, time.monotonic()
             elif time.monotonic() - since > STANDSTILL_S:
-                raise SystemExit(f"benches/compare: {side.key} stood still at {count} of {goal} calls:\n{workers[0].tell()}")
+                raise Broken(f"{side.key} stood still at {count} of {goal} calls:\n{workers[0].tell()}")
             if work == "fails_once":
                 peak.look()
             time.sleep(0.02)
@@ -129,7 +129,7 @@ def measure(side, work, tasks, broker, binary):
         shutil.rmtree(folder, ignore_errors=True)
     first_tries = {task: moment for (task, attempt), moment in calls.items() if attempt == 1}
     if len(first_tries) != tasks:
-        raise SystemExit(f"benches/compare: {side.key} called the handler for {len(first_tries)} of {tasks} tasks")
+        raise Broken(f"{side.key} called the handler for {len(first_tries)} of {tasks} tasks")
     begin, end = min(calls.values()), max(calls.values())
     figures = {"first_call_s": round(start_s, 2), "calls_beyond_one": again}
     if work == "noop":
@@ -214,7 +214,8 @@ def main():
     if options.only:
         chosen = [side for side in chosen if side.key in options.only or side.name.lower() in options.only]
         if not chosen:
-            sys.exit(f"benches/compare: no side {' '.join(options.only)}; there are " + " ".join(side.key for side in sides.every("")))
+            print(f"benches/compare: no side {' '.join(options.only)}; there are", *(side.key for side in sides.every("")), file=sys.stderr)
+            sys.exit(2)
     print("  ".join(f"{name} {version}" for name, version in {**used, **{side.name: side.version for side in chosen}}.items()))
     work = {"noop": options.tasks, "fails_once": options.failing}
     report = {
@@ -232,7 +233,8 @@ def main():
         earlier = json.loads(options.report.read_text())
         same = ("tasks", "payload_bytes", "delay_s", "cores", "versions")
         if [earlier[name] for name in same] != [report[name] for name in same] or [s["key"] for s in earlier["sides"]] != [s.key for s in chosen]:
-            sys.exit(f"benches/compare: {options.report} is of another run; leave out --add")
+            print(f"benches/compare: {options.report} is of other work, versions or sides; leave out --add", file=sys.stderr)
+            sys.exit(2)
         for now, before in zip(report["sides"], earlier["sides"], strict=True):
             now["rounds"] = before["rounds"]
     for number in range(options.rounds):
@@ -263,3 +265,6 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         sys.exit(130)
+    except Broken as error:
+        print(f"benches/compare: {error}", file=sys.stderr)
+        sys.exit(3)

@@ -16,6 +16,10 @@ from pathlib import Path
 RECORD = struct.Struct("<IId")
 
 
+class Broken(Exception):
+    """Nothing can be measured: what, and what it said."""
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -45,7 +49,7 @@ class Running:
 
     def check(self):
         if self.process.poll() is not None:
-            raise SystemExit(f"benches/compare: {self.process.args[0]} ended with {self.process.returncode}:\n{self.tell()}")
+            raise Broken(f"{self.process.args[0]} ended with {self.process.returncode}:\n{self.tell()}")
 
     def finish(self):
         """Waits for its end, which must be a good one."""
@@ -137,7 +141,7 @@ class Broker:
         end = time.monotonic() + patience
         while (depth := sum(queue.get("messages_ready", 0) for queue in self.api("GET", f"queues/{vhost}"))) != goal:
             if time.monotonic() > end:
-                raise SystemExit(f"benches/compare: {depth} messages in the queues, not {goal}")
+                raise Broken(f"{depth} messages in the queues, not {goal}")
             time.sleep(0.2)
 
 
@@ -156,7 +160,7 @@ class Redis:
         while not self.answers():
             self.running.check()
             if time.monotonic() > end:
-                raise SystemExit(f"benches/compare: redis-server does not answer:\n{self.running.tell()}")
+                raise Broken(f"redis-server does not answer:\n{self.running.tell()}")
             time.sleep(0.05)
 
     def answers(self):
