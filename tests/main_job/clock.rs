@@ -29,9 +29,9 @@ async fn a_wall_clock_that_steps_an_hour_loses_no_task_and_starts_none_early() {
             reply.after(Duration::from_millis(if slow { 2_500 } else { 5 }))
         })
         .await;
-        // Half of the waits are held by the broker, half by the store.
-        let policies = "[[policy]]\nname = \"rung\"\ntype = \"test.rung\"\nbackoff = { fixed = \"4s\" }\n\
-                        [[policy]]\nname = \"store\"\nbackoff = { exponential = { base = \"4s\", multiplier = 1, jitter = 0 } }\n";
+        // Half of the waits are held by the broker, half by the store; long enough for a command and a step of the clock on a busy machine.
+        let policies = "[[policy]]\nname = \"rung\"\ntype = \"test.rung\"\nbackoff = { fixed = \"9s\" }\n\
+                        [[policy]]\nname = \"store\"\nbackoff = { exponential = { base = \"9s\", multiplier = 1, jitter = 0 } }\n";
         let times = "[worker]\nlease = \"6s\"\nconcurrency = 200\n[scheduler]\ngrace = \"3s\"\npatience = \"3s\"\nslack = \"3s\"\n";
         let rig = Rig::new(&vhost, &format!("{times}{}{policies}", party.route("20s"))).await;
         let offset = rig.folder().join("offset");
