@@ -79,7 +79,7 @@ pub(super) fn spawn(
     mut deliveries: mpsc::Receiver<Delivery>,
     served: &[String],
 ) {
-    let mut doors = std::collections::HashMap::new();
+    let mut doors = std::collections::BTreeMap::new();
     for queue in served {
         let Some(lanes) = shared.lanes.get(queue).cloned() else { continue };
         // Unbounded is bounded here: the broker delivers at most `prefetch` unacked messages per consumer.

@@ -5,8 +5,6 @@
 
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use crate::store::StoreError;
 
 use super::Shared;
@@ -18,7 +16,8 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// The pauses of one caller, from its first try on.
 pub(super) struct Patience {
     pause: Duration,
-    returns: watch::Receiver<u64>,
+    /// How often the store had come back when it was looked for last.
+    returns: u64,
 }
 
 impl Patience {
@@ -35,7 +34,7 @@ impl Patience {
         tokio::select! {
             biased;
             () = shared.stop_all.cancelled() => false,
-            Ok(()) = self.returns.changed() => true,
+            () = shared.pulse.returned_since(&mut self.returns) => true,
             () = tokio::time::sleep(pause) => true,
         }
     }

@@ -4,9 +4,9 @@
 //! others dead whose heartbeats wait behind that lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::task::Millis;
@@ -19,7 +19,9 @@ pub struct Pulse {
     last_success: AtomicI64,
     beat_wanted: Notify,
     /// How often the heartbeats have found the store again.
-    returns: watch::Sender<u64>,
+    returns: AtomicU64,
+    /// Woken in the order in which they began to wait, as those of a watch channel are not.
+    returned: Notify,
     /// Who is asked whether this process goes round.
     pub vitals: Arc<Vitals>,
 }
@@ -31,7 +33,8 @@ impl Pulse {
             started: Instant::now(),
             last_success: AtomicI64::new(0),
             beat_wanted: Notify::new(),
-            returns: watch::Sender::new(0),
+            returns: AtomicU64::new(0),
+            returned: Notify::new(),
             vitals: Arc::default(),
         }
     }
@@ -53,12 +56,24 @@ impl Pulse {
 
     /// The heartbeats have found the store again.
     pub fn note_return(&self) {
-        self.returns.send_modify(|times| *times += 1);
+        self.returns.fetch_add(1, Ordering::SeqCst);
+        self.returned.notify_waiters();
     }
 
-    /// Changes when the heartbeats find the store again after this.
-    pub fn returns(&self) -> watch::Receiver<u64> {
-        self.returns.subscribe()
+    /// How often the heartbeats have found the store again.
+    pub fn returns(&self) -> u64 {
+        self.returns.load(Ordering::SeqCst)
+    }
+
+    /// Resolves once they have found it more often than `seen`, which follows.
+    pub async fn returned_since(&self, seen: &mut u64) {
+        let mut returned = std::pin::pin!(self.returned.notified());
+        // Before the look: what is told between look and wait counts.
+        returned.as_mut().enable();
+        if self.returns() == *seen {
+            returned.await;
+        }
+        *seen = self.returns();
     }
 
     /// Asks the heartbeat thread for a round now.
