@@ -11,7 +11,14 @@ impl Rows {
             Ok(mut task) if task.state.dlq_copy == DlqCopy::Wanted => {
                 task.state.dlq_copy = DlqCopy::Present;
                 task.state.dlq_at = None;
+                // Where it was sent more than once it may be there more than once, and one too many hides one that is missing: the queue
+                // is as deep as it should be.
+                let sent_again = task.state.wakes > 0;
+                let queue = task.queue().to_owned();
                 self.put(task);
+                if sent_again {
+                    self.dlq_mut(&queue).dirty += 1;
+                }
                 Done
             }
             refused => {

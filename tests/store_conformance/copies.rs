@@ -78,6 +78,8 @@ conformance! {
         assert_eq!(answers[1], Answer::Changed, "two sweepers publish once");
         assert_eq!(f.task("a").await.state.dlq_at, Some(f.now() + f.settings.confirm_timeout_ms));
         assert_eq!(f.one(send("a", 1)).await, Answer::Stale { stamp: Stamp::FIRST });
+        assert_eq!(f.one(confirmed("a", 0)).await, Answer::Done);
+        assert_eq!(ledger(&f).await.dirty, 1, "there may be two of it");
     }
 
     async fn dead_rows_come_by_id_after_a_given_one(f) {

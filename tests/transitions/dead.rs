@@ -100,6 +100,17 @@ fn a_confirmed_copy_is_present_and_a_second_confirm_makes_dirty() {
     assert_eq!(desk.dirty(), 1);
 }
 
+/// Found by the simulation: a DLQ that lost one copy and got another one twice is as deep as it should be, so nobody looked through it.
+#[test]
+fn a_confirmed_copy_that_was_sent_again_makes_dirty() {
+    let mut desk = Desk::with_dead(DeadReason::PermanentError);
+    desk.pass_time(10 * SECOND);
+    assert!(matches!(desk.apply(Command::SendCopy { id: ID.into(), generation: 0 }), Answer::Dead(_)));
+    assert_eq!(desk.dirty(), 0, "it may be the only one");
+    assert_eq!(desk.apply(confirmed(0)), Answer::Done);
+    assert_eq!((desk.row().dlq_copy, desk.dirty()), (DlqCopy::Present, 1));
+}
+
 #[test]
 fn a_confirm_that_comes_after_a_replay_erases_no_alarm_and_makes_dirty() {
     let mut desk = Desk::with_dead(DeadReason::PermanentError);
