@@ -8,8 +8,9 @@ use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
     QueueDeclareOptions, QueueDeleteOptions,
 };
+use lapin::protocol::{AMQPErrorKind, AMQPHardError};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ErrorKind};
 
 /// Publishes confirms this many at a time.
 const IN_FLIGHT: usize = 512;
@@ -28,14 +29,9 @@ pub(super) struct Bare {
 /// Measures both on a quorum queue of its own, which is gone afterwards.
 pub(super) async fn on_own_queue(url: &str, namespace: &str, bodies: &[String], prefetch: u16) -> anyhow::Result<Bare> {
     let queue = format!("{namespace}.bare");
-    let mut arguments = FieldTable::default();
-    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
-    arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(20));
-    let connection = Connection::connect(url, ConnectionProperties::default()).await.context("cannot connect")?;
+    let connection = taken_on("cannot declare", async || declare(url, &queue).await).await?;
+    let bare = on_queue(url, &queue, bodies, prefetch).await?;
     let channel = connection.create_channel().await?;
-    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    channel.queue_declare(queue.as_str().into(), durable, arguments).await?;
-    let bare = there_and_back(&channel, &queue, bodies, prefetch).await?;
     channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await?;
     connection.close(200, "done".into()).await?;
     Ok(bare)
@@ -43,18 +39,43 @@ pub(super) async fn on_own_queue(url: &str, namespace: &str, bodies: &[String], 
 
 /// Measures both on a queue that is there, empty and without a consumer; it is left so.
 pub(super) async fn on_queue(url: &str, queue: &str, bodies: &[String], prefetch: u16) -> anyhow::Result<Bare> {
-    let connection = Connection::connect(url, ConnectionProperties::default()).await.context("cannot connect")?;
+    let connection = connect(url).await.context("cannot connect")?;
     let channel = connection.create_channel().await?;
-    let bare = there_and_back(&channel, queue, bodies, prefetch).await?;
+    let publish_per_s = publish(&channel, queue, bodies).await.context("cannot publish")?;
     connection.close(200, "done".into()).await?;
-    Ok(bare)
+    let consume_per_s = consume(url, queue, bodies.len(), prefetch).await.context("cannot consume")?;
+    Ok(Bare { publish_per_s, consume_per_s })
 }
 
-async fn there_and_back(channel: &Channel, queue: &str, bodies: &[String], prefetch: u16) -> anyhow::Result<Bare> {
-    Ok(Bare {
-        publish_per_s: publish(channel, queue, bodies).await?,
-        consume_per_s: consume(channel, queue, bodies.len(), prefetch).await?,
-    })
+async fn connect(url: &str) -> lapin::Result<Connection> {
+    Connection::connect(url, ConnectionProperties::default()).await
+}
+
+async fn declare(url: &str, queue: &str) -> lapin::Result<Connection> {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(20));
+    let connection = connect(url).await?;
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    connection.create_channel().await?.queue_declare(queue.into(), durable, arguments).await?;
+    Ok(connection)
+}
+
+/// What `begin` answers, begun anew while the broker is too busy for it: RabbitMQ 3.10 ends a connection with 541 when a quorum queue
+/// takes longer than 5 s to be declared or to accept a consumer (`rabbit_quorum_queue` expects `ok` and gets a time-out).
+async fn taken_on<T>(what: &'static str, begin: impl AsyncFn() -> lapin::Result<T>) -> anyhow::Result<T> {
+    let until = Instant::now() + STANDSTILL;
+    loop {
+        match begin().await {
+            Err(error) if Instant::now() < until && is_internal(&error) => {}
+            answer => return answer.context(what),
+        }
+    }
+}
+
+fn is_internal(error: &lapin::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ProtocolError(told)
+        if *told.kind() == AMQPErrorKind::Hard(AMQPHardError::INTERNALERROR))
 }
 
 async fn publish(channel: &Channel, queue: &str, bodies: &[String]) -> anyhow::Result<f64> {
@@ -86,12 +107,17 @@ async fn publish(channel: &Channel, queue: &str, bodies: &[String]) -> anyhow::R
 }
 
 /// From `basic.consume` to the last ack handed over.
-async fn consume(channel: &Channel, queue: &str, messages: usize, prefetch: u16) -> anyhow::Result<f64> {
-    channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
-    let started = Instant::now();
-    let mut consumer = channel
-        .basic_consume(queue.into(), "bare".into(), BasicConsumeOptions::default(), FieldTable::default())
-        .await?;
+async fn consume(url: &str, queue: &str, messages: usize, prefetch: u16) -> anyhow::Result<f64> {
+    let (connection, _channel, started, mut consumer) = taken_on("not accepted as a consumer", async || {
+        let connection = connect(url).await?;
+        let channel = connection.create_channel().await?;
+        channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+        let started = Instant::now();
+        let options = BasicConsumeOptions::default();
+        let consumer = channel.basic_consume(queue.into(), "bare".into(), options, FieldTable::default()).await?;
+        Ok((connection, channel, started, consumer))
+    })
+    .await?;
     for _ in 0..messages {
         let delivery = tokio::time::timeout(STANDSTILL, consumer.next())
             .await
@@ -99,7 +125,9 @@ async fn consume(channel: &Channel, queue: &str, messages: usize, prefetch: u16)
             .context("the bare consumer was cancelled")??;
         delivery.acker.ack(BasicAckOptions::default()).await?;
     }
-    Ok(per_second(messages, started))
+    let per_s = per_second(messages, started);
+    connection.close(200, "done".into()).await?;
+    Ok(per_s)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of messages are far below 2^52")]
