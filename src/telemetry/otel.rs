@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use opentelemetry::global::{self, BoxedSpan};
 use opentelemetry::trace::{
-    Link, Span as _, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState, Tracer as _,
+    Span as _, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState, Tracer as _,
 };
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
@@ -35,25 +35,33 @@ pub(super) struct Span(BoxedSpan);
 
 impl Span {
     pub(super) fn start(task: &Task) -> Span {
-        let (spec, stamp) = (&task.spec, task.stamp());
-        let builder = global::tracer(NAME)
-            .span_builder(format!("attempt {}", spec.task_type))
-            .with_kind(SpanKind::Consumer)
-            .with_links(spec.trace.as_ref().and_then(asked_by).into_iter().map(Link::with_context).collect())
-            .with_attributes([
+        let (spec, stamp, tracer) = (&task.spec, task.stamp(), global::tracer(NAME));
+        let builder = tracer.span_builder("attempt").with_kind(SpanKind::Consumer);
+        // A trace of its own, whatever span this thread may be in.
+        let mut span = tracer.build_with_context(builder, &Context::new());
+        // Mostly nobody collects spans: what describes this one costs more than the rest of it.
+        if span.is_recording() {
+            span.update_name(format!("attempt {}", spec.task_type));
+            if let Some(asked_by) = spec.trace.as_ref().and_then(asked_by) {
+                span.add_link(asked_by, Vec::new());
+            }
+            span.set_attributes([
                 KeyValue::new("redeliver.task.id", spec.id.clone()),
                 KeyValue::new("redeliver.task.type", spec.task_type.clone()),
                 KeyValue::new("redeliver.queue", task.queue().to_owned()),
                 KeyValue::new("redeliver.generation", stamp.generation),
                 KeyValue::new("redeliver.retry_count", stamp.retry_count),
             ]);
-        // A trace of its own, whatever span this thread may be in.
-        Span(global::tracer(NAME).build_with_context(builder, &Context::new()))
+        }
+        Span(span)
     }
 
     /// What to send on; `None` where nobody collects spans.
     pub(super) fn context(&self) -> Option<TraceContext> {
         let context = self.0.span_context();
+        if !context.is_valid() {
+            return None;
+        }
         let flags = context.trace_flags().to_u8();
         TraceContext::read(&format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id()), None)
     }

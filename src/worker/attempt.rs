@@ -45,7 +45,7 @@ enum Ended {
 /// Runs a claimed task to its settlement. `token` is the delivery that woke it, if one did.
 pub(super) async fn run(
     shared: Arc<Shared>,
-    task: Task,
+    task: Box<Task>,
     handler: Arc<dyn Handler>,
     mut token: Option<Token>,
     places: Places,
@@ -133,7 +133,8 @@ pub(super) async fn give_back(shared: &Shared, task: &Task, token: Option<Token>
                 Err(_) => return shared.leases.remove(task.id(), task.state.fence),
             }
         };
-        let finished = settle::Finished { task: task.clone(), settlement, token, places: None };
+        let task = Box::new(task.clone());
+        let finished = settle::Finished { task, settlement: Box::new(settlement), token, places: None };
         return settle::commit(shared, vec![finished]).await;
     }
     let nack = token.as_ref().is_some_and(Token::usable);

@@ -400,7 +400,7 @@ async fn follow(shared: &Arc<Shared>, tracker: &TaskTracker, entry: Entry, place
                 shared.observers.emit(&Event::Accepted { task: &task });
             }
             match place {
-                Some(place) => launch(shared, tracker, *task, token, place),
+                Some(place) => launch(shared, tracker, task, token, place),
                 // Cannot be: without a place there was no claimant. The lease covers even this.
                 None => ack(token).await,
             }
@@ -482,7 +482,13 @@ async fn tell_held_submission(shared: &Shared, id: &str, by: &str) {
 }
 
 /// Starts a claimed task.
-pub(super) fn launch(shared: &Arc<Shared>, tracker: &TaskTracker, task: Task, token: Option<Token>, place: Places) {
+pub(super) fn launch(
+    shared: &Arc<Shared>,
+    tracker: &TaskTracker,
+    task: Box<Task>,
+    token: Option<Token>,
+    place: Places,
+) {
     match shared.rules().handler_of(&task.spec.task_type) {
         Some(handler) => {
             let Some(lease_lost) = shared.leases.add(task.id(), task.state.fence) else {

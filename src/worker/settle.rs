@@ -24,8 +24,8 @@ const MOST_BYTES: usize = 1024 * 1024;
 
 /// An attempt that has ended.
 pub(super) struct Finished {
-    pub task: Task,
-    pub settlement: Settlement,
+    pub task: Box<Task>,
+    pub settlement: Box<Settlement>,
     /// The delivery that woke it, if one did.
     pub token: Option<Token>,
     /// Freed when it is settled.
@@ -61,7 +61,7 @@ impl Gathering {
 }
 
 /// Settles an attempt, by itself or by leaving it to the one that gathers.
-pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: Option<Token>, places: Places) {
+pub(super) async fn settle(shared: &Shared, task: Box<Task>, report: Report, token: Option<Token>, places: Places) {
     let (rules, now) = (shared.rules(), shared.store.now());
     let policy = rules.policy_of(&task.spec, now);
     let hold_ms = hold_for(&report.outcome, &policy);
@@ -79,7 +79,7 @@ pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: O
         Outcome::Success { result, cost } => (result, cost),
         Outcome::Failure { cost, .. } => (None, cost),
     };
-    let settlement = Settlement {
+    let settlement = Box::new(Settlement {
         worker: shared.name.clone(),
         policy: Some(policy.name.clone()),
         variant: policy.variant_for(task.id(), task.state.variant.as_deref()).map(|variant| variant.name.clone()),
@@ -92,14 +92,17 @@ pub(super) async fn settle(shared: &Shared, task: Task, report: Report, token: O
         fallback,
         hold_ms,
         gates: Arc::clone(&rules.claimant.gates),
-    };
+    });
     let (mut batch, gathers) = shared.finished.add(Finished { task, settlement, token, places: Some(places) });
     if gathers {
         // The runtime comes back to this task when the ones that are ready have run.
         after_you().await;
         batch = shared.finished.take();
     }
-    commit(shared, batch).await;
+    if !batch.is_empty() {
+        // Apart, because most attempts have nothing to commit: each is one allocation, and the smaller for it.
+        Box::pin(commit(shared, batch)).await;
+    }
 }
 
 /// Commits settlements, acks what they were for and does what they ask for. Their leases are given up in any case.
@@ -111,7 +114,7 @@ pub(super) async fn commit(shared: &Shared, batch: Vec<Finished>) {
     let mut waiting = Vec::with_capacity(batch.len());
     for Finished { task, settlement, token, places } in batch {
         let (id, fence) = (task.id().to_owned(), task.state.fence);
-        commands.push(Command::Settle { id: id.clone(), fence, settlement: Box::new(settlement) });
+        commands.push(Command::Settle { id: id.clone(), fence, settlement });
         waiting.push((id, fence, token, places));
     }
     let Some(persisted) = shared.persist(Urgency::Normal, commands).await else {
