@@ -57,16 +57,20 @@ impl TestBroker {
     /// Runs `test` in a vhost of its own.
     pub async fn with_vhost<F: Future<Output = ()>>(&self, test: impl FnOnce(Vhost) -> F) {
         let name = format!("test-{}", uuid::Uuid::now_v7());
-        self.api(reqwest::Method::PUT, &format!("/api/vhosts/{name}"), None).await;
-        let (user, _) = credentials(&self.amqp);
-        let all = json!({"configure": ".*", "write": ".*", "read": ".*"});
-        self.api(reqwest::Method::PUT, &format!("/api/permissions/{name}/{user}"), Some(all)).await;
+        self.make_vhost(&name).await;
         let vhost = Vhost { name: name.clone(), broker: self.clone() };
         let result = AssertUnwindSafe(test(vhost)).catch_unwind().await;
         self.api(reqwest::Method::DELETE, &format!("/api/vhosts/{name}"), None).await;
         if let Err(panic) = result {
             std::panic::resume_unwind(panic);
         }
+    }
+
+    async fn make_vhost(&self, name: &str) {
+        self.api(reqwest::Method::PUT, &format!("/api/vhosts/{name}"), None).await;
+        let (user, _) = credentials(&self.amqp);
+        let all = json!({"configure": ".*", "write": ".*", "read": ".*"});
+        self.api(reqwest::Method::PUT, &format!("/api/permissions/{name}/{user}"), Some(all)).await;
     }
 
     /// One request to the management API.
@@ -190,6 +194,18 @@ impl Vhost {
         let listed = self.broker.api(reqwest::Method::GET, &format!("/api/queues/{}", self.name), None).await;
         let listed = listed.as_array().cloned().unwrap_or_default();
         listed.iter().filter_map(|queue| queue["name"].as_str().map(str::to_owned)).collect()
+    }
+
+    /// Takes all ready messages out of a queue behind everybody's back; nothing where there is no such queue.
+    pub async fn purge_queue(&self, queue: &str) {
+        let path = format!("/api/queues/{}/{queue}/contents", self.name);
+        self.broker.api(reqwest::Method::DELETE, &path, None).await;
+    }
+
+    /// Deletes the vhost and makes it again, empty.
+    pub async fn wipe(&self) {
+        self.broker.api(reqwest::Method::DELETE, &format!("/api/vhosts/{}", self.name), None).await;
+        self.broker.make_vhost(&self.name).await;
     }
 
     /// What the management API tells of a queue.

@@ -1,9 +1,10 @@
-//! A TCP proxy in front of a broker that can cut, freeze and forge; or in front of another server, without forging.
+//! A TCP proxy in front of a broker that can cut, freeze, slow down and forge; or in front of another server, without forging.
 //!
 //! Forwards whole AMQP frames from the client, so that between two writes it is always at a frame boundary and can put in
 //! a frame of its own. What is no AMQP it forwards as it comes.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,7 +25,17 @@ pub struct Proxy {
 struct Shared {
     framed: bool,
     open: Mutex<usize>,
+    delay: Mutex<Duration>,
     tampering: Mutex<Option<Tampering>>,
+}
+
+impl Shared {
+    async fn hold_up(&self) {
+        let delay = *self.delay.lock().unwrap_or_else(PoisonError::into_inner);
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+    }
 }
 
 /// Bytes from the client and what the broker gets instead; of one length, so that frames stay whole.
@@ -108,6 +119,11 @@ impl Proxy {
         self.order(Order::Forget);
     }
 
+    /// From now on each piece that arrives here, of either side, stops everything on its connection for so long.
+    pub fn slow(&self, delay: Duration) {
+        *self.shared.delay.lock().unwrap_or_else(PoisonError::into_inner) = delay;
+    }
+
     /// Makes the broker close every consuming channel, as an ack for an unknown delivery does.
     pub fn ack_the_unknown(&self) {
         self.order(Order::AckTheUnknown);
@@ -188,6 +204,7 @@ async fn forward(
             changed = flow.changed() => if changed.is_err() { return },
             read = client.read(&mut from_client), if flows != Flow::Nothing => {
                 let Ok(length @ 1..) = read else { return };
+                shared.hold_up().await;
                 partial.extend_from_slice(&from_client[..length]);
                 let whole = match shared.framed {
                     true => whole_frames(&partial, &mut header_passed, &mut consuming),
@@ -204,6 +221,7 @@ async fn forward(
             }
             read = server.read(&mut from_server), if flows == Flow::Both => {
                 let Ok(length @ 1..) = read else { return };
+                shared.hold_up().await;
                 if client.write_all(&from_server[..length]).await.is_err() {
                     return;
                 }

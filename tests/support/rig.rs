@@ -4,6 +4,8 @@
 //! Tests act as users do, through commands, messages and SQL, and look into the SQLite file themselves: what a command prints is
 //! not believed when the question is whether a command works.
 
+#![allow(dead_code, reason = "every test program uses another part of this, so none could `expect` it")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,8 @@
 //! The third party whose failures are the reason for all this: an HTTP server inside the test that does what the test says,
 //! and remembers who came and when.
 
+#![allow(dead_code, reason = "every test program uses another part of this, so none could `expect` it")]
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -124,12 +126,14 @@ impl ThirdParty {
         self.arrivals().into_iter().filter(|arrival| arrival.task == task).collect()
     }
 
+    /// Where it is called.
+    pub fn url(&self) -> String {
+        format!("http://{}/call", self.address)
+    }
+
     /// The `[[route]]` that leads here for every type that begins with `test`.
     pub fn route(&self, timeout: &str) -> String {
-        format!(
-            "[[route]]\ntype = \"test.#\"\nhttp = {{ url = \"http://{}/call\", timeout = \"{timeout}\" }}\n",
-            self.address
-        )
+        format!("[[route]]\ntype = \"test.#\"\nhttp = {{ url = \"{}\", timeout = \"{timeout}\" }}\n", self.url())
     }
 }
 
