@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::ground::{Ground, lock_store};
 use crate::plan::{Fault, LEASE_MS, Planned};
 use crate::rig::epoch_ms;
-use crate::support::PrivateBroker;
+use crate::support::{PrivateBroker, Vhost};
 use crate::work::Orders;
 
 /// A fault that was caused.
@@ -107,6 +107,7 @@ async fn cause_one(ground: &Ground, broker: Option<&PrivateBroker>, fault: &Faul
             for queue in Ground::names(which) {
                 vhost.delete_queue(&queue).await;
             }
+            sweep(vhost).await;
             (None, true)
         }
         Fault::PurgeQueues { which } => {
@@ -117,8 +118,17 @@ async fn cause_one(ground: &Ground, broker: Option<&PrivateBroker>, fault: &Faul
         }
         Fault::WipeVhost => {
             vhost.wipe().await;
+            sweep(vhost).await;
             (None, true)
         }
+    }
+}
+
+/// As whoever deletes queues under workers that declare them again has to: looks whether RabbitMQ has got both halves done.
+async fn sweep(vhost: &Vhost) {
+    for _ in 0..4 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        vhost.delete_shells().await;
     }
 }
 

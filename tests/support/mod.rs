@@ -75,6 +75,13 @@ impl TestBroker {
 
     /// One request to the management API.
     pub async fn api(&self, method: reqwest::Method, path: &str, body: Option<Value>) -> Value {
+        let (status, text) = self.ask(method, path, body).await;
+        assert!(status.is_success() || status == 404, "{path}: {status} {text}");
+        serde_json::from_str(&text).unwrap_or(Value::Null)
+    }
+
+    /// The same, whatever it answers.
+    async fn ask(&self, method: reqwest::Method, path: &str, body: Option<Value>) -> (reqwest::StatusCode, String) {
         // The TLS back end has no provider of its own; a second installation changes nothing.
         drop(rustls::crypto::ring::default_provider().install_default());
         let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("an HTTP client");
@@ -87,9 +94,7 @@ impl TestBroker {
         }
         let response = request.send().await.expect("the management API answers");
         let status = response.status();
-        let text = response.text().await.expect("the management API answers");
-        assert!(status.is_success() || status == 404, "{path}: {status} {text}");
-        serde_json::from_str(&text).unwrap_or(Value::Null)
+        (status, response.text().await.expect("the management API answers"))
     }
 
     /// Host and port of AMQP.
@@ -199,13 +204,29 @@ impl Vhost {
     /// Takes all ready messages out of a queue behind everybody's back; nothing where there is no such queue.
     pub async fn purge_queue(&self, queue: &str) {
         let path = format!("/api/queues/{}/{queue}/contents", self.name);
-        self.broker.api(reqwest::Method::DELETE, &path, None).await;
+        // A queue that is being declared or has just started has no process yet, and RabbitMQ answers 400 (`noproc`).
+        until("the queue is purged", async || {
+            let (status, _) = self.broker.ask(reqwest::Method::DELETE, &path, None).await;
+            status.is_success() || status == 404
+        })
+        .await;
     }
 
     /// Deletes the vhost and makes it again, empty.
     pub async fn wipe(&self) {
         self.broker.api(reqwest::Method::DELETE, &format!("/api/vhosts/{}", self.name), None).await;
         self.broker.make_vhost(&self.name).await;
+    }
+
+    /// Deletes what RabbitMQ leaves of a queue that is declared while it, or its vhost, is being deleted: its name, and nobody behind it.
+    /// Such a queue takes nothing and gives nothing until the node starts again or, as here, somebody deletes it.
+    pub async fn delete_shells(&self) {
+        let listed = self.broker.api(reqwest::Method::GET, &format!("/api/queues/{}", self.name), None).await;
+        for queue in listed.as_array().into_iter().flatten() {
+            if queue["type"] == "quorum" && queue["leader"].is_null() {
+                self.delete_queue(queue["name"].as_str().expect("a name")).await;
+            }
+        }
     }
 
     /// What the management API tells of a queue.
