@@ -48,9 +48,15 @@ pub(crate) fn render(view: &DeadView, ui: &Ui) -> Markup {
                 } }
             }
         }))
-        (cli(&["redeliver", "dlq", "groups", "--by", &by], l))
+        (cli(&command(view, &by), l))
     };
     page(ui, Place::Dead, l.dead_letters(), &body)
+}
+
+fn command<'a>(view: &'a DeadView, by: &'a str) -> Vec<&'a str> {
+    let mut words = vec!["redeliver", "dlq", "groups", "--by", by];
+    words.extend(view.query.flags());
+    words
 }
 
 fn switch(view: &DeadView, by: &str, l: Lang) -> Markup {
@@ -281,4 +287,18 @@ fn note(view: &GroupView, ui: &Ui) -> Markup {
             } @else { (empty(l.no_note())) }
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_of_the_page_narrows_as_the_page_does() {
+        let pairs = [("by", "class"), ("type", "order.#"), ("label", "shop=s-17")];
+        let query = Query::new(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let view = DeadView { by: LetterGroupBy::Class, query, groups: Vec::new(), label_names: Vec::new() };
+        let words = ["redeliver", "dlq", "groups", "--by", "class", "--type", "order.#", "--label", "shop=s-17"];
+        assert_eq!(command(&view, "class"), words);
+    }
 }
