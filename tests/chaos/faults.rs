@@ -35,7 +35,8 @@ pub async fn cause(
         tokio::time::sleep_until((began + Duration::from_millis(*at)).into()).await;
         let began_at = epoch_ms();
         let (process, caused) = cause_one(ground, broker, fault).await;
-        if fault.loses_submissions() {
+        let swept = fault.leaves_shells() && sweep(&ground.rig.vhost).await;
+        if fault.loses_submissions() || swept {
             orders.audit();
         }
         all.push(Caused { kind: fault.kind(), began_at, ended_at: epoch_ms(), process, caused });
@@ -107,7 +108,6 @@ async fn cause_one(ground: &Ground, broker: Option<&PrivateBroker>, fault: &Faul
             for queue in Ground::names(which) {
                 vhost.delete_queue(&queue).await;
             }
-            sweep(vhost).await;
             (None, true)
         }
         Fault::PurgeQueues { which } => {
@@ -118,18 +118,20 @@ async fn cause_one(ground: &Ground, broker: Option<&PrivateBroker>, fault: &Faul
         }
         Fault::WipeVhost => {
             vhost.wipe().await;
-            sweep(vhost).await;
             (None, true)
         }
     }
 }
 
-/// As whoever deletes queues under workers that declare them again has to: looks whether RabbitMQ has got both halves done.
-async fn sweep(vhost: &Vhost) {
+/// As whoever deletes queues under workers that declare them again has to: looks whether RabbitMQ has got both halves done. Returns whether
+/// it had not.
+async fn sweep(vhost: &Vhost) -> bool {
+    let mut found = 0;
     for _ in 0..4 {
         tokio::time::sleep(Duration::from_millis(500)).await;
-        vhost.delete_shells().await;
+        found += vhost.delete_shells().await;
     }
+    found > 0
 }
 
 /// The plan's own time: how long a fault lasts.

@@ -125,6 +125,12 @@ impl Fault {
     pub fn loses_submissions(&self) -> bool {
         matches!(self, Fault::DeleteQueues { .. } | Fault::PurgeQueues { .. } | Fault::WipeVhost)
     }
+
+    /// Whether RabbitMQ may leave queues behind that nobody stands behind (`Vhost::delete_shells`). What a wipe has done to one shows
+    /// when the node starts the next time.
+    pub fn leaves_shells(&self) -> bool {
+        matches!(self, Fault::DeleteQueues { .. } | Fault::WipeVhost | Fault::RestartBroker { .. })
+    }
 }
 
 /// How the third party is.

@@ -221,13 +221,18 @@ impl Vhost {
 
     /// Deletes what RabbitMQ leaves of a queue that is declared while it, or its vhost, is being deleted: its name, and nobody behind it.
     /// Such a queue takes nothing and gives nothing until the node starts again or, as here, somebody deletes it.
-    pub async fn delete_shells(&self) {
+    ///
+    /// Returns how many there were.
+    pub async fn delete_shells(&self) -> usize {
+        let mut deleted = 0;
         let listed = self.broker.api(reqwest::Method::GET, &format!("/api/queues/{}", self.name), None).await;
         for queue in listed.as_array().into_iter().flatten() {
             if queue["type"] == "quorum" && queue["leader"].is_null() {
                 self.delete_queue(queue["name"].as_str().expect("a name")).await;
+                deleted += 1;
             }
         }
+        deleted
     }
 
     /// What the management API tells of a queue.
