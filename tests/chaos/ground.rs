@@ -229,6 +229,18 @@ impl Ground {
         logs.map(|log| log.lines().filter(|line| line.contains(text)).count()).sum()
     }
 
+    /// What RabbitMQ says of the queues, for whoever looks for the cause of something.
+    pub async fn queues(&self) -> String {
+        let mut said = String::from("queue, ready, unacked, consumers, leader:");
+        for name in Ground::names(Queues::All) {
+            let queue = self.rig.vhost.queue(&name).await;
+            let of = |what: &str| queue[what].to_string();
+            let [ready, unacked, consumers] = ["messages_ready", "messages_unacknowledged", "consumers"].map(of);
+            said += &format!("\n  {name} {ready} {unacked} {consumers} {}", queue["leader"]);
+        }
+        said
+    }
+
     /// The full names of queues.
     pub fn names(which: Queues) -> Vec<String> {
         let lanes = ["tasks", "retries"];

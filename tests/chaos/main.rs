@@ -208,10 +208,8 @@ async fn rest(ground: &Ground, plan: &Plan, way: &Way, healed: Instant) -> Optio
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
         ground.stop_workers().await;
-        // A letter may have replayed itself in between.
-        if unrest(ground, &plan.work).await.is_none() {
-            return None;
-        }
+        // At rest still, or a letter has replayed itself in between.
+        unrest(ground, &plan.work).await?;
         ground.start_workers().await;
     }
 }

@@ -69,7 +69,7 @@ pub async fn produce(ground: &Ground, plan: &Plan, began: Instant, orders: &Orde
                 continue;
             }
             for _ in 0..work.times {
-                line.publish(work, &mut book).await;
+                line.publish(ground, work, &mut book).await;
             }
             confirmed.push(work);
         }
@@ -80,7 +80,7 @@ pub async fn produce(ground: &Ground, plan: &Plan, began: Instant, orders: &Orde
                 conflicts.into_iter().partition(|work| work.claims.as_ref().is_some_and(|id| known.contains(id)));
             conflicts = unripe;
             for work in ripe {
-                line.publish(work, &mut book).await;
+                line.publish(ground, work, &mut book).await;
                 confirmed.push(work);
             }
         }
@@ -88,7 +88,7 @@ pub async fn produce(ground: &Ground, plan: &Plan, began: Instant, orders: &Orde
             audited = audits;
             let known = known(&ground.rows).await;
             for work in confirmed.iter().filter(|work| !known.contains(&work.name)) {
-                line.publish(work, &mut book).await;
+                line.publish(ground, work, &mut book).await;
                 book.sent_again += 1;
             }
         }
@@ -96,11 +96,10 @@ pub async fn produce(ground: &Ground, plan: &Plan, began: Instant, orders: &Orde
             line.close().await;
             return book;
         }
-        assert!(
-            began.elapsed() < Duration::from_millis(plan.length) + 2 * GIVES_UP,
-            "the producer is not done: {} conflicts wait for the rows they claim",
-            conflicts.len()
-        );
+        if began.elapsed() > Duration::from_millis(plan.length) + 2 * GIVES_UP {
+            let claimed: Vec<_> = conflicts.iter().map(|work| &work.claims).collect();
+            panic!("rows that conflicts claim do not come: {claimed:?}; {}", ground.queues().await);
+        }
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -121,7 +120,7 @@ impl Line {
         Line { url, open: None }
     }
 
-    async fn publish(&mut self, work: &Work, book: &mut Book) {
+    async fn publish(&mut self, ground: &Ground, work: &Work, book: &mut Book) {
         let body = match work.door {
             Door::Malformed => format!("{{\"id\": \"{}\", ", work.name),
             _ => work.envelope().to_string(),
@@ -130,7 +129,9 @@ impl Line {
         let trying = Instant::now();
         while !self.send("redeliver.submit", work.topic, body.as_bytes(), properties.clone()).await {
             book.unconfirmed += 1;
-            assert!(trying.elapsed() < GIVES_UP, "no confirm within {GIVES_UP:?} for {}", work.name);
+            if trying.elapsed() > GIVES_UP {
+                panic!("no confirm within {GIVES_UP:?} for {}; {}", work.name, ground.queues().await);
+            }
             tokio::time::sleep(2 * LOOK).await;
         }
         book.published += 1;
