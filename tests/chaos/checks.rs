@@ -10,6 +10,7 @@ use crate::evidence::{AttemptRow, Evidence, TaskRow};
 use crate::ground::{AT_ONCE, RETRIES_PER_S, RETRY_BURST, max_retries};
 use crate::party::{Answer, Call};
 use crate::plan::Door;
+use crate::third_party::worst_excess;
 
 /// How often a stamp may be given back before that counts as a crash: `scheduler.max_releases`.
 const MAX_RELEASES: usize = 5;
@@ -339,17 +340,4 @@ fn gates_held(evidence: &Evidence, verdict: &mut Verdict) {
             );
         }
     }
-}
-
-/// By how many starts the worst window of any length exceeds `per_s` times its length. With e(i) = i − rate · t(i) the
-/// excess of a window from i to j is e(j) − e(i) + 1, so the best i for a j is the least e so far.
-fn worst_excess(starts: &[i64], per_s: f64) -> f64 {
-    let mut worst = 0.0_f64;
-    let mut least = f64::MAX;
-    for (index, at) in starts.iter().enumerate() {
-        let level = index as f64 - per_s * (*at - starts[0]) as f64 / 1_000.0;
-        least = least.min(level);
-        worst = worst.max(level - least + 1.0);
-    }
-    worst
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::rig::{Rig, WorkerProcess, as_i64, full, report, sized};
 use crate::support::{until_within, with_vhost};
-use crate::third_party::{Arrival, Reply, ThirdParty};
+use crate::third_party::{Arrival, Reply, ThirdParty, worst_excess};
 
 const LIMIT: Duration = Duration::from_secs(180);
 const HELD: &str = "SELECT count(*) FROM tasks WHERE held_by IS NOT NULL";
@@ -21,19 +21,6 @@ fn task(shop: &str, kind: usize, number: usize) -> serde_json::Value {
 
 fn part(arrival: &Arrival, index: usize) -> String {
     arrival.task.split('.').nth(index).unwrap_or_default().to_owned()
-}
-
-/// By how many starts the worst window of any length exceeds `per_s` times its length.
-pub fn worst_excess(times: &[i64], per_s: f64) -> f64 {
-    let mut worst = 0.0_f64;
-    // With e(i) = i - rate * t(i), the excess of a window from i to j is e(j) - e(i) + 1: the best i is the least e so far.
-    let mut least = f64::MAX;
-    for (i, at) in times.iter().enumerate() {
-        let level = i as f64 - per_s * (*at - times[0]) as f64 / 1000.0;
-        least = least.min(level);
-        worst = worst.max(level - least + 1.0);
-    }
-    worst
 }
 
 #[tokio::test]

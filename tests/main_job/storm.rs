@@ -120,7 +120,7 @@ async fn run(settings: &str, outage: Duration, patience: Duration) -> Curve {
             .into_iter()
             .map(|row| row.0)
             .collect();
-        let worst_retries = super::gates::worst_excess(&times, 50.0);
+        let worst_retries = crate::third_party::worst_excess(&times, 50.0);
         let attempts = rig.number("SELECT count(*) FROM attempts WHERE outcome <> 'released'").await;
         curve = Some(Curve { calls, recovered, left, attempts, worst_retries });
     })

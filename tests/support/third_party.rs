@@ -155,3 +155,16 @@ async fn answer(State(inner): State<Arc<Inner>>, headers: HeaderMap) -> Response
     }
     response
 }
+
+/// By how many starts the worst window of any length exceeds `per_s` times its length; `times` in milliseconds, in order.
+pub fn worst_excess(times: &[i64], per_s: f64) -> f64 {
+    let mut worst = 0.0_f64;
+    // With e(i) = i − rate · t(i) the excess of a window from i to j is e(j) − e(i) + 1: the best i for a j is the least e so far.
+    let mut least = f64::MAX;
+    for (index, at) in times.iter().enumerate() {
+        let level = index as f64 - per_s * (*at - times[0]) as f64 / 1_000.0;
+        least = least.min(level);
+        worst = worst.max(level - least + 1.0);
+    }
+    worst
+}
