@@ -190,3 +190,10 @@ fn every_file_that_the_readme_links_to_is_there() {
         );
     }
 }
+
+#[test]
+fn the_comparison_is_what_was_measured() {
+    let render = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/compare/render");
+    let output = std::process::Command::new("python3").args([render, "--check"]).output().expect("python3 runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
