@@ -256,3 +256,19 @@ fn every_alert_is_tested_to_fire_and_to_clear() {
         assert!(cases[fired..].iter().any(quiet), "{alert} is never tested to clear");
     }
 }
+
+#[test]
+fn the_figures_of_the_benchmarks_are_what_was_measured() {
+    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_redeliver"));
+    let arguments = ["bench", "--render", "benches/figures.json"];
+    let output = program.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = include_str!("../docs/benchmarks.md");
+    let (_, rest) = page.split_once("<!-- figures -->").expect("its beginning");
+    let (figures, _) = rest.split_once("<!-- end of figures -->").expect("its end");
+    assert_eq!(
+        figures.trim(),
+        String::from_utf8_lossy(&output.stdout).trim(),
+        "write what it prints between the marks"
+    );
+}

@@ -192,8 +192,13 @@ fn every_file_that_the_readme_links_to_is_there() {
 }
 
 #[test]
-fn the_comparison_is_what_was_measured() {
-    let render = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/compare/render");
-    let output = std::process::Command::new("python3").args([render, "--check"]).output().expect("python3 runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+fn the_tables_of_the_comparison_and_of_chaos_are_what_was_measured() {
+    for arguments in [
+        &["benches/compare/render", "--check"][..],
+        &["tests/chaos/run", "--readme", "--check", "--report", "tests/chaos/report.jsonl"],
+    ] {
+        let mut python = std::process::Command::new("python3");
+        let output = python.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("python3 runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }

@@ -107,9 +107,6 @@ pub(super) async fn settle(shared: &Shared, task: Box<Task>, report: Report, tok
 
 /// Commits settlements, acks what they were for and does what they ask for. Their leases are given up in any case.
 pub(super) async fn commit(shared: &Shared, batch: Vec<Finished>) {
-    if batch.is_empty() {
-        return;
-    }
     let mut commands = Vec::with_capacity(batch.len());
     let mut waiting = Vec::with_capacity(batch.len());
     for Finished { task, settlement, token, places } in batch {
