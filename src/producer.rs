@@ -169,7 +169,7 @@ impl Producer {
                         new.publish = true;
                         Command::Submit(Box::new(new))
                     }
-                    ReadSubmission::Refused(refusal) => Command::Refuse(Box::new(refusal)),
+                    ReadSubmission::Refused(refusal) => Command::Refuse(refusal),
                 },
             );
         }

@@ -37,7 +37,7 @@ fn accepted(body: impl AsRef<[u8]>) -> NewTask {
 
 fn refused_from(body: impl AsRef<[u8]>, origin: &Origin) -> Refusal {
     match read_from(body.as_ref(), origin) {
-        ReadSubmission::Refused(refusal) => refusal,
+        ReadSubmission::Refused(refusal) => *refusal,
         ReadSubmission::New(new) => panic!("accepted: {new:?}"),
     }
 }
@@ -78,7 +78,7 @@ fn an_empty_object_takes_everything_from_the_message() {
         let spec = accepted(body).spec;
         assert_eq!((spec.id.as_str(), spec.task_type.as_str(), spec.payload.as_str()), ("m-1", "order.ship", "null"));
         assert_eq!(spec.idempotency_key.as_deref(), Some("m-1"));
-        assert_eq!((spec.priority, spec.labels.len(), spec.submission_hash), (0, 0, None));
+        assert_eq!((spec.priority, spec.labels.len(), &spec.submission_hash), (0, 0, &None));
     }
 }
 
@@ -88,13 +88,13 @@ fn a_submission_without_any_id_is_remembered_by_its_bytes() {
     let first = accepted_from("{}", &nameless).spec;
     assert_eq!(first.id, FRESH);
     assert_eq!(first.idempotency_key.as_deref(), Some(FRESH));
-    let hash = first.submission_hash.expect("it has no other name");
+    let hash = first.submission_hash.as_deref().expect("it has no other name");
     let again = Origin { redelivered: true, ..nameless.clone() };
-    assert_eq!(accepted_from("{}", &again).spec.submission_hash.as_ref(), Some(&hash));
+    assert_eq!(accepted_from("{}", &again).spec.submission_hash.as_deref(), Some(hash));
     assert!(accepted_from("{}", &again).redelivered);
     let elsewhere = Origin { routing_key: "order.pay".into(), ..nameless.clone() };
-    assert_ne!(accepted_from("{}", &elsewhere).spec.submission_hash.as_ref(), Some(&hash));
-    assert_ne!(accepted_from("{ }", &nameless).spec.submission_hash.as_ref(), Some(&hash));
+    assert_ne!(accepted_from("{}", &elsewhere).spec.submission_hash.as_deref(), Some(hash));
+    assert_ne!(accepted_from("{ }", &nameless).spec.submission_hash.as_deref(), Some(hash));
     assert_eq!(accepted_from(r#"{"id":"x"}"#, &nameless).spec.submission_hash, None);
 }
 
@@ -444,7 +444,7 @@ proptest! {
         let text = if pretty { serde_json::to_string_pretty(&value).unwrap() } else { value.to_string() };
         let body = format!(r#"{{"payload":{text}}}"#);
         prop_assume!(body.len() <= MAX_BODY);
-        prop_assert_eq!(accepted(body).spec.payload, text);
+        prop_assert_eq!(&accepted(body).spec.payload, &text);
     }
 
     #[test]

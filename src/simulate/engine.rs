@@ -274,7 +274,7 @@ impl<'s> Engine<'s> {
             failure: Failure::new("duplicate_conflict", ""),
         };
         NewTask {
-            spec,
+            spec: Arc::new(spec),
             queue: DEFAULT_QUEUE.into(),
             not_before: None,
             deadline: deadline.map(|length| self.now.saturating_add(length)),
@@ -295,7 +295,7 @@ impl<'s> Engine<'s> {
     }
 
     fn apply(&mut self, command: Command) -> Answer {
-        let answer = self.rows.apply(command, self.now, &self.settings);
+        let answer = self.rows.apply(&command, self.now, &self.settings);
         // Nothing is written anywhere, so nobody asks what changed.
         self.rows.forget_changes();
         answer

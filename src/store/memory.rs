@@ -113,7 +113,7 @@ impl Inner {
         for task in &changes.created {
             self.remember_place(task.id());
         }
-        for mut task in changes.created.into_iter().chain(changes.updated) {
+        for mut task in changes.created.into_iter().chain(changes.updated.into_iter().map(|updated| updated.task)) {
             if let Some(failure) = &mut task.state.failure
                 && failure.stack.take().is_some()
             {
@@ -121,7 +121,7 @@ impl Inner {
             }
         }
         for attempt in changes.attempts {
-            self.attempts.insert((attempt.task_id.clone(), attempt.fence), attempt);
+            self.attempts.insert((attempt.task_id.clone(), attempt.fence), Arc::unwrap_or_clone(attempt));
         }
         self.triage.edits.extend(changes.edits);
         self.results.extend(changes.results);
@@ -207,7 +207,7 @@ impl Store for MemoryStore {
     async fn apply(&self, _urgency: Urgency, commands: Vec<Command>) -> Result<Vec<Answer>, StoreError> {
         let mut inner = self.inner();
         let now = self.clock.now();
-        let answers = commands.into_iter().map(|command| inner.rows.apply(command, now, &self.settings)).collect();
+        let answers = commands.iter().map(|command| inner.rows.apply(command, now, &self.settings)).collect();
         inner.keep_changes();
         Ok(answers)
     }

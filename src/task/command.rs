@@ -81,7 +81,7 @@ impl Claimant {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NewTask {
     /// The task.
-    pub spec: Spec,
+    pub spec: Arc<Spec>,
     /// Its queue.
     pub queue: String,
     /// Not to run before.
@@ -98,6 +98,13 @@ pub struct NewTask {
     pub publish: bool,
     /// The broker gave up delivering it: a new task is dead at once, a known one is looked at as by a wake-up.
     pub rejected: bool,
+}
+
+impl NewTask {
+    /// Its specification, to change it.
+    pub fn spec_mut(&mut self) -> &mut Spec {
+        Arc::make_mut(&mut self.spec)
+    }
 }
 
 /// A submission or message that cannot become a runnable task, or would if nobody were in the way.
@@ -543,7 +550,7 @@ pub struct Change {
     /// As it stands now.
     pub task: Task,
     /// The attempt as recorded.
-    pub attempt: Attempt,
+    pub attempt: Arc<Attempt>,
     /// The wake-up to publish to a rung, if one holds the wait.
     pub wake_up: Option<WakeUp>,
     /// Breakers that it turned.

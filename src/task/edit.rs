@@ -185,7 +185,7 @@ impl PayloadEdit {
             return match read_submission(body.as_bytes(), &origin, usize::MAX, now, |_| String::new(), || id) {
                 ReadSubmission::New(new) => {
                     // A redelivery of what arrived must find the letter and not its successor.
-                    let spec = Spec { submission_hash: None, ..new.spec };
+                    let spec = Spec { submission_hash: None, ..Arc::unwrap_or_clone(new.spec) };
                     Ok(Some(Edited { spec, not_before: new.not_before, deadline: new.deadline }))
                 }
                 ReadSubmission::Refused(refusal) => Err(EditError::Refused(refusal.failure.message)),
@@ -320,7 +320,7 @@ impl Rows {
         task.state.fence = task.state.fence.max(newest);
         self.take_in(task.clone());
         for attempt in attempts {
-            self.add_attempt(Attempt { task_id: task.id().to_owned(), ..attempt });
+            self.add_attempt(Arc::new(Attempt { task_id: task.id().to_owned(), ..attempt }));
         }
         Dead(Box::new(task))
     }

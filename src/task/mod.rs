@@ -32,7 +32,7 @@ pub use edit::{Difference, EditError, EditPreview, EditRecord, PayloadEdit};
 pub use fingerprint::fingerprint;
 pub use notice::{Announced, Happening, Notice, TaskEvent};
 pub use outcome::{Attachment, AttachmentBody, Failure, Outcome, RetryAfter, TaskResult, Verdict, class};
-pub use rows::{Cached, Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot};
+pub use rows::{Cached, Changes, DlqLedger, LaneKey, LaneLedger, Rows, Spot, Updated};
 pub use submission::{
     ALERT_TYPE, Arrived, Envelope, IfTaken, MAX_DEPTH, MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME,
     MAX_PRIORITY, Origin, ReadSubmission, SubmissionError, canonical_payload_hash, glance_at_priority, own_queue,

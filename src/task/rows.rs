@@ -5,11 +5,12 @@
 //! and the second of two equal commands in a batch sees what the first one did.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::gate::GateState;
 
 use super::notice::{self, Telling};
-use super::{Attempt, EditRecord, Lane, Millis, NewTask, Notice, Outstanding, Task, TaskResult};
+use super::{Attempt, EditRecord, Lane, Millis, NewTask, Notice, Outstanding, State, Task, TaskResult};
 
 /// A lane of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +65,15 @@ pub struct DlqLedger {
     pub strangers: i64,
 }
 
+/// What became of a row since the last [`Rows::take_changes`].
+#[derive(Debug, Clone)]
+enum Touched {
+    /// It was made, and what became of it since is part of its making.
+    Made,
+    /// It changed, and this is the state it had; `None` if it was not loaded.
+    Changed(Option<Box<State>>),
+}
+
 /// Rows by key, with a note of what changed.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
@@ -85,14 +95,14 @@ pub struct Rows {
     /// Ledgers of the DLQs; a missing entry is the default.
     pub dlqs: BTreeMap<String, DlqLedger>,
     /// Attempts written since the last [`Rows::take_changes`].
-    attempts: Vec<Attempt>,
+    attempts: Vec<Arc<Attempt>>,
     results: Vec<(String, TaskResult)>,
     cached: Vec<Cached>,
     edits: Vec<EditRecord>,
     pub(super) notices: Vec<Notice>,
     /// The time of the command that is being applied, and what is announced.
     pub(super) telling: Telling,
-    changed: BTreeSet<String>,
+    touched: BTreeMap<String, Touched>,
     /// In the order in which they were made: of several with one submission hash the newest counts, in every store.
     created: Vec<String>,
     changed_lanes: BTreeSet<LaneKey>,
@@ -114,15 +124,24 @@ pub struct Cached {
     pub stored_at: Millis,
 }
 
+/// A known task whose state changed.
+#[derive(Debug)]
+pub struct Updated {
+    /// The task as it is now.
+    pub task: Task,
+    /// The state it had when it was loaded, as far as that is known.
+    pub before: Option<Box<State>>,
+}
+
 /// What a store has to write.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// New tasks.
     pub created: Vec<Task>,
     /// Known tasks whose state changed.
-    pub updated: Vec<Task>,
+    pub updated: Vec<Updated>,
     /// New attempts.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<Arc<Attempt>>,
     /// New results, by task id; a later one replaces an earlier one.
     pub results: Vec<(String, TaskResult)>,
     /// Results to remember; a later one replaces an earlier one with its type and key.
@@ -170,14 +189,25 @@ impl Rows {
 
     /// What changed since the last call: what was created in the order of creation, the rest by key.
     pub fn take_changes(&mut self) -> Changes {
+        self.changes(|tasks, id| tasks.get(id).cloned())
+    }
+
+    /// What [`Rows::take_changes`] gives, for somebody who has no more use for the rows.
+    pub fn into_changes(mut self) -> Changes {
+        self.changes(BTreeMap::remove)
+    }
+
+    fn changes(&mut self, now: impl Fn(&mut BTreeMap<String, Task>, &String) -> Option<Task>) -> Changes {
         let created = std::mem::take(&mut self.created);
-        let changed = std::mem::take(&mut self.changed);
-        let pick = |ids: &[String]| -> Vec<Task> { ids.iter().filter_map(|id| self.tasks.get(id)).cloned().collect() };
-        let new: BTreeSet<&String> = created.iter().collect();
-        let updated: Vec<String> = changed.into_iter().filter(|id| !new.contains(id)).collect();
+        let touched = std::mem::take(&mut self.touched);
+        let updated = touched.into_iter().filter_map(|(id, touched)| match touched {
+            Touched::Made => None,
+            Touched::Changed(before) => Some(Updated { task: now(&mut self.tasks, &id)?, before }),
+        });
+        let updated = updated.collect();
         Changes {
-            created: pick(&created),
-            updated: pick(&updated),
+            created: created.iter().filter_map(|id| now(&mut self.tasks, id)).collect(),
+            updated,
             attempts: std::mem::take(&mut self.attempts),
             results: std::mem::take(&mut self.results),
             cached: std::mem::take(&mut self.cached),
@@ -208,7 +238,7 @@ impl Rows {
         self.results.clear();
         self.edits.clear();
         self.notices.clear();
-        self.changed.clear();
+        self.touched.clear();
         self.created.clear();
         self.changed_lanes.clear();
         self.changed_missing.clear();
@@ -238,25 +268,30 @@ impl Rows {
     /// A new row of which nobody is told anything: what there is to tell of it has been told elsewhere.
     pub(super) fn take_in(&mut self, task: Task) {
         self.created.push(task.spec.id.clone());
+        self.touched.insert(task.spec.id.clone(), Touched::Made);
         self.load(task);
     }
 
     pub(super) fn put(&mut self, task: Task) {
-        self.changed.insert(task.spec.id.clone());
         let before = self.tasks.get(task.id()).map(|task| &task.state);
         self.notices.extend(notice::told(before, &task, self.telling));
-        self.keep(task);
+        let first = (!self.touched.contains_key(task.id())).then(|| task.spec.id.clone());
+        let before = self.keep(task);
+        if let Some(id) = first {
+            self.touched.insert(id, Touched::Changed(before.map(Box::new)));
+        }
     }
 
-    /// Keeps a row and the count of what its gate holds.
-    fn keep(&mut self, task: Task) {
+    /// Keeps a row and the count of what its gate holds. Returns the state that the row had.
+    fn keep(&mut self, task: Task) -> Option<State> {
         if let Some(gate) = &task.state.held_by {
             *self.held.entry(gate.clone()).or_insert(0) += 1;
         }
-        let old = self.tasks.insert(task.spec.id.clone(), task);
-        if let Some(gate) = old.and_then(|old| old.state.held_by) {
-            self.let_go(&gate);
+        let old = self.tasks.insert(task.spec.id.clone(), task)?.state;
+        if let Some(gate) = &old.held_by {
+            self.let_go(gate);
         }
+        Some(old)
     }
 
     /// A gate holds one row less.
@@ -298,7 +333,7 @@ impl Rows {
         self.get(id)
     }
 
-    pub(super) fn add_attempt(&mut self, attempt: Attempt) {
+    pub(super) fn add_attempt(&mut self, attempt: Arc<Attempt>) {
         self.attempts.push(attempt);
     }
 

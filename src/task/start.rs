@@ -14,7 +14,7 @@ impl Rows {
     pub(super) fn start(
         &mut self,
         mut task: Task,
-        claimant: Option<Claimant>,
+        claimant: Option<&Claimant>,
         admitted: bool,
         now: Millis,
         settings: &Settings,
@@ -52,7 +52,7 @@ impl Rows {
             }
             Some((reason, failure, false)) => return self.bury(task, reason, Some(failure), now, settings),
         }
-        match self.through_gates(&mut task, &claimant, admitted, now) {
+        match self.through_gates(&mut task, claimant, admitted, now) {
             Gated::Through => {}
             Gated::Held { by, turn, park_until } => return self.hold(task, by, turn, park_until, now),
             Gated::Tripped { by, when_open: WhenOpen::Fallback } => {
@@ -76,7 +76,7 @@ impl Rows {
         state.release_hold();
         state.wakes = 0;
         state.fence += 1;
-        state.worker = Some(claimant.worker);
+        state.worker = Some(claimant.worker.clone());
         state.started_at = Some(now);
         state.wake_at = Some(now.saturating_add(settings.lease_ms));
         self.put(task.clone());

@@ -43,7 +43,7 @@ pub enum ReadSubmission {
     /// It can become a runnable task.
     New(NewTask),
     /// It cannot.
-    Refused(Refusal),
+    Refused(Box<Refusal>),
 }
 
 /// The dead row of a submission whose id or key turns out to be taken by another payload. Making it hashes the body and copies
@@ -171,7 +171,7 @@ pub fn read_submission(
         Ok(Accepted { spec, times }) => {
             let queue = queue_of(&spec.task_type);
             ReadSubmission::New(NewTask {
-                spec,
+                spec: Arc::new(spec),
                 queue,
                 not_before: times.not_before,
                 deadline: times.deadline,
@@ -185,7 +185,7 @@ pub fn read_submission(
         Err(error) => {
             let mut refusal = refusal(body, origin, max_body, now, queue_of);
             refusal.failure = Failure::new(DeadReason::Malformed.as_str(), storable(&error.to_string()));
-            ReadSubmission::Refused(refusal)
+            ReadSubmission::Refused(Box::new(refusal))
         }
     }
 }

@@ -17,36 +17,36 @@ const HELD_LOOK_MS: Millis = 24 * 3_600_000;
 
 impl Rows {
     /// Applies one command at `now`.
-    pub fn apply(&mut self, command: Command, now: Millis, settings: &Settings) -> Answer {
+    pub fn apply(&mut self, command: &Command, now: Millis, settings: &Settings) -> Answer {
         self.telling = Telling { now, announced: settings.announced };
         match command {
-            Command::Submit(new) => self.submit(*new, now, settings),
-            Command::Refuse(refusal) => self.refuse(*refusal, None, now, settings),
-            Command::Claim { id, stamp, claimant } => match self.waiting(&id, stamp) {
-                Ok(task) => self.start(task, claimant, false, now, settings),
+            Command::Submit(new) => self.submit(new, now, settings),
+            Command::Refuse(refusal) => self.refuse((**refusal).clone(), None, now, settings),
+            Command::Claim { id, stamp, claimant } => match self.waiting(id, *stamp) {
+                Ok(task) => self.start(task, claimant.as_ref(), false, now, settings),
                 Err(answer) => answer,
             },
-            Command::Admit { id, stamp, claimant } => match self.waiting(&id, stamp) {
+            Command::Admit { id, stamp, claimant } => match self.waiting(id, *stamp) {
                 Ok(task) if task.state.held_by.is_some() => self.start(task, Some(claimant), true, now, settings),
                 Ok(_) => Changed,
                 Err(answer) => answer,
             },
             Command::Breaker { key, word } => {
-                let known = self.gates.get(&key);
+                let known = self.gates.get(key);
                 let mut breaker = match known {
                     Some(GateState::Breaker(breaker)) => breaker.clone(),
                     _ => Breaker::default(),
                 };
-                breaker.obey(word);
-                self.set_gate(&key, GateState::Breaker(breaker));
+                breaker.obey(word.clone());
+                self.set_gate(key, GateState::Breaker(breaker));
                 Done
             }
-            Command::Route { id, from, queue } => self.route(&id, from.as_deref(), queue, now),
-            Command::Postpone { id, stamp, until } => match self.waiting(&id, stamp) {
-                Ok(task) => self.postpone(task, until),
+            Command::Route { id, from, queue } => self.route(id, from.as_deref(), queue.clone(), now),
+            Command::Postpone { id, stamp, until } => match self.waiting(id, *stamp) {
+                Ok(task) => self.postpone(task, *until),
                 Err(answer) => answer,
             },
-            Command::Heartbeat { id, fence } => match self.running(&id, fence) {
+            Command::Heartbeat { id, fence } => match self.running(id, *fence) {
                 Ok(mut task) => {
                     task.state.wake_at = Some(now.saturating_add(settings.lease_ms));
                     self.put(task);
@@ -54,48 +54,50 @@ impl Rows {
                 }
                 Err(answer) => answer,
             },
-            Command::Reclaim { id, worker } => match self.get(&id).cloned() {
+            Command::Reclaim { id, worker } => match self.get(id).cloned() {
                 None => Unknown,
                 Some(task) if task.state.status != Status::Running => NotNow { status: task.state.status },
-                Some(task) if task.state.worker.as_deref() != Some(&worker) => Changed,
+                Some(task) if task.state.worker.as_deref() != Some(worker) => Changed,
                 Some(mut task) => {
                     task.state.wake_at = Some(now.saturating_add(settings.lease_ms));
                     self.put(task.clone());
                     Run(Box::new(task))
                 }
             },
-            Command::Settle { id, fence, settlement } => match self.running(&id, fence) {
-                Ok(task) => self.settle(task, *settlement, now, settings),
+            Command::Settle { id, fence, settlement } => match self.running(id, *fence) {
+                Ok(task) => self.settle(task, settlement, now, settings),
                 Err(answer) => answer,
             },
-            Command::Lost { id, fence, wake_at, settlement } => match self.running(&id, fence) {
-                Ok(task) if task.state.wake_at == Some(wake_at) && wake_at <= now => {
-                    self.settle(task, *settlement, now, settings)
+            Command::Lost { id, fence, wake_at, settlement } => match self.running(id, *fence) {
+                Ok(task) if task.state.wake_at == Some(*wake_at) && *wake_at <= now => {
+                    self.settle(task, settlement, now, settings)
                 }
                 Ok(_) => Changed,
                 Err(answer) => answer,
             },
-            Command::Release { id, fence, nack } => match self.running(&id, fence) {
-                Ok(task) => self.release(task, nack, now, settings),
+            Command::Release { id, fence, nack } => match self.running(id, *fence) {
+                Ok(task) => self.release(task, *nack, now, settings),
                 Err(answer) => answer,
             },
-            Command::Intercept { id, stamp, ending } => match self.waiting(&id, stamp) {
+            Command::Intercept { id, stamp, ending } => match self.waiting(id, *stamp) {
                 Ok(task) => match ending {
-                    Ending::Dead { reason, failure } => self.bury(task, reason, Some(failure), now, settings),
-                    Ending::Degraded { degraded, failure } => self.degrade(task, degraded, failure, now),
+                    Ending::Dead { reason, failure } => self.bury(task, *reason, Some(failure.clone()), now, settings),
+                    Ending::Degraded { degraded, failure } => {
+                        self.degrade(task, degraded.clone(), failure.clone(), now)
+                    }
                 },
                 Err(answer) => answer,
             },
-            Command::Wake { id, stamp, wake_at } => match self.waiting(&id, stamp) {
-                Ok(task) if task.state.wake_at == Some(wake_at) => self.wake(task, now, settings),
+            Command::Wake { id, stamp, wake_at } => match self.waiting(id, *stamp) {
+                Ok(task) if task.state.wake_at == Some(*wake_at) => self.wake(task, now, settings),
                 Ok(_) => Changed,
                 Err(answer) => answer,
             },
-            Command::PublishFailed { id, stamp, sent_at } => match self.waiting(&id, stamp) {
-                Ok(task) => self.publish_failed(task, sent_at, now),
+            Command::PublishFailed { id, stamp, sent_at } => match self.waiting(id, *stamp) {
+                Ok(task) => self.publish_failed(task, *sent_at, now),
                 Err(answer) => answer,
             },
-            Command::RunNow { id } => match self.any_waiting(&id) {
+            Command::RunNow { id } => match self.any_waiting(id) {
                 Ok(mut task) => {
                     task.state.due_at = task.state.due_at.min(now);
                     task.state.release_hold();
@@ -103,81 +105,81 @@ impl Rows {
                 }
                 Err(answer) => answer,
             },
-            Command::Cancel { id, note } => match self.any_waiting(&id) {
+            Command::Cancel { id, note } => match self.any_waiting(id) {
                 Ok(mut task) => {
                     task.state.end(Status::Cancelled, now);
-                    task.state.note = note;
+                    task.state.note.clone_from(note);
                     self.put(task);
                     Done
                 }
                 Err(answer) => answer,
             },
-            Command::Replay { id, generation, note } => match self.dead(&id, generation) {
-                Ok(task) => self.replay(task, note, now, settings),
+            Command::Replay { id, generation, note } => match self.dead(id, *generation) {
+                Ok(task) => self.replay(task, note.clone(), now, settings),
                 Err(answer) => answer,
             },
-            Command::Edit { id, generation, edit, note } => match self.dead(&id, generation) {
-                Ok(task) => self.edit(task, &edit, note, now, settings),
+            Command::Edit { id, generation, edit, note } => match self.dead(id, *generation) {
+                Ok(task) => self.edit(task, edit, note.clone(), now, settings),
                 Err(answer) => answer,
             },
-            Command::Adopt { task, attempts } => self.adopt(*task, attempts, now),
-            Command::Discard { id, generation, note } => match self.dead(&id, generation) {
+            Command::Adopt { task, attempts } => self.adopt((**task).clone(), attempts.clone(), now),
+            Command::Discard { id, generation, note } => match self.dead(id, *generation) {
                 Ok(mut task) => {
                     let queue = task.queue().to_owned();
                     task.state.end(Status::Discarded, now);
-                    task.state.note = note;
+                    task.state.note.clone_from(note);
                     self.put(task);
                     self.dlq_mut(&queue).dirty += 1;
                     Done
                 }
                 Err(answer) => answer,
             },
-            Command::CopyConfirmed { id, generation } => self.copy_confirmed(&id, generation),
-            Command::CopyMissing { id, generation } => self.copy_missing(&id, generation, now),
-            Command::SendCopy { id, generation } => self.send_copy(&id, generation, now, settings),
-            Command::Mark { lane, arrives_at } => self.mark(&lane, arrives_at, now, settings),
+            Command::CopyConfirmed { id, generation } => self.copy_confirmed(id, *generation),
+            Command::CopyMissing { id, generation } => self.copy_missing(id, *generation, now),
+            Command::SendCopy { id, generation } => self.send_copy(id, *generation, now, settings),
+            Command::Mark { lane, arrives_at } => self.mark(lane, *arrives_at, now, settings),
             Command::Missing { spot } => {
-                self.set_missing(spot, now);
+                self.set_missing(spot.clone(), now);
                 Done
             }
             Command::DirtyDlq { queue } => {
-                self.dlq_mut(&queue).dirty += 1;
+                self.dlq_mut(queue).dirty += 1;
                 Done
             }
             Command::BeginPass { queue, hold_ms, every_ms, force } => {
-                self.begin_pass(&queue, hold_ms, every_ms, force, now)
+                self.begin_pass(queue, *hold_ms, *every_ms, *force, now)
             }
             Command::EndPass { queue, pass, dirty, strangers } => {
-                let ledger = self.dlq_mut(&queue);
-                if ledger.pass != pass {
+                let ledger = self.dlq_mut(queue);
+                if ledger.pass != *pass {
                     return Changed;
                 }
-                ledger.cleaned = ledger.cleaned.max(dirty);
+                ledger.cleaned = ledger.cleaned.max(*dirty);
                 ledger.pass_until = 0;
-                ledger.strangers = strangers;
+                ledger.strangers = *strangers;
                 Done
             }
-            Command::Poison { id, message } => match self.get(&id).cloned() {
+            Command::Poison { id, message } => match self.get(id).cloned() {
                 None => Unknown,
                 Some(task) if task.state.status.is_ended() => NotNow { status: task.state.status },
                 Some(task) => {
-                    let failure = Failure::new("poison", message);
+                    let failure = Failure::new("poison", message.clone());
                     self.bury(task, DeadReason::Poison, Some(failure), now, settings)
                 }
             },
         }
     }
 
-    fn submit(&mut self, new: NewTask, now: Millis, settings: &Settings) -> Answer {
-        if let Some(known) = self.known(&new).cloned() {
+    fn submit(&mut self, new: &NewTask, now: Millis, settings: &Settings) -> Answer {
+        if let Some(known) = self.known(new).cloned() {
             return self.submit_again(known, new, now, settings);
         }
         let due_at = new.not_before.unwrap_or(now).max(now);
         let mut state = State::pending(due_at);
-        state.queue = Some(new.queue);
+        state.queue = Some(new.queue.clone());
         state.deadline = new.deadline;
         state.wake_at = Some(if due_at > now { due_at } else { now.saturating_add(settings.patience_ms) });
-        let task = Task { spec: Arc::new(new.spec), state };
+        let task = Task { spec: Arc::clone(&new.spec), state };
         self.create(task.clone());
         if new.rejected {
             let failure =
@@ -190,11 +192,11 @@ impl Rows {
         if due_at > now && task.state.deadline.is_none_or(|deadline| deadline >= due_at) {
             return Waiting(Box::new(task));
         }
-        self.start(task, new.claimant, false, now, settings)
+        self.start(task, new.claimant.as_ref(), false, now, settings)
     }
 
     /// The id, key or hash is known. The same payload is the same task; another one is a conflict, and the first is untouched.
-    fn submit_again(&mut self, known: Task, new: NewTask, now: Millis, settings: &Settings) -> Answer {
+    fn submit_again(&mut self, known: Task, new: &NewTask, now: Millis, settings: &Settings) -> Answer {
         if known.spec.raw.is_some() && known.spec.id == new.refusal.id() {
             return Refused(Box::new(known));
         }
@@ -209,7 +211,7 @@ impl Rows {
             return self.refuse(refusal, Some(known.spec.id.clone()), now, settings);
         }
         if known.state.status.is_waiting() && known.stamp() == Stamp::FIRST && !new.publish {
-            return self.start(known, new.claimant, false, now, settings);
+            return self.start(known, new.claimant.as_ref(), false, now, settings);
         }
         let reply = new.spec.reply_to.as_deref().and_then(|queue| told_again(&known, queue, self.telling));
         self.notices.extend(reply);
@@ -256,13 +258,13 @@ impl Rows {
         Rearmed
     }
 
-    fn settle(&mut self, mut task: Task, settlement: Settlement, now: Millis, settings: &Settings) -> Answer {
+    fn settle(&mut self, mut task: Task, settlement: &Settlement, now: Millis, settings: &Settings) -> Answer {
         let (outcome, failure) = outcome_of(&settlement.decision);
-        let turns = self.tell_gates(&mut task, &settlement, now);
+        let turns = self.tell_gates(&mut task, settlement, now);
         if task.state.variant.is_none() {
             task.state.variant.clone_from(&settlement.variant);
         }
-        let attempt = Attempt {
+        let attempt = Arc::new(Attempt {
             task_id: task.spec.id.clone(),
             fence: task.state.fence,
             number: task.state.stamp.retry_count + 1,
@@ -271,48 +273,48 @@ impl Rows {
             failure,
             started_at: task.state.started_at.unwrap_or(now),
             ended_at: now,
-            worker: settlement.worker,
-            policy: settlement.policy,
-            variant: settlement.variant,
+            worker: settlement.worker.clone(),
+            policy: settlement.policy.clone(),
+            variant: settlement.variant.clone(),
             delay_before_ms: task.state.delay_ms,
             delay_reason: task.state.delay_reason.clone(),
             cost: settlement.cost,
-            attachments: settlement.attachments,
-        };
+            attachments: settlement.attachments.clone(),
+        });
         let mut wake_up = None;
-        match settlement.decision {
+        match &settlement.decision {
             Decision::Succeed => {
                 task.state.end(Status::Succeeded, now);
                 task.state.failure = None;
-                task.state.degraded = settlement.degraded;
-                if let Some(result) = settlement.result {
-                    if let Some(key) = settlement.remember.filter(|_| task.state.degraded.is_none()) {
-                        self.remember(&task.spec.task_type, key, result.clone(), now);
+                task.state.degraded.clone_from(&settlement.degraded);
+                if let Some(result) = &settlement.result {
+                    if let Some(key) = settlement.remember.as_ref().filter(|_| task.state.degraded.is_none()) {
+                        self.remember(&task.spec.task_type, key.clone(), result.clone(), now);
                     }
-                    self.set_result(&task.spec.id, result);
+                    self.set_result(&task.spec.id, result.clone());
                 }
             }
             Decision::Retry { delay_ms, reason, on_rung, by_handler, failure } => {
-                task.state.retry_by_handler = by_handler;
-                wake_up = retry(&mut task, delay_ms, reason, on_rung, failure, now, settings);
+                task.state.retry_by_handler = *by_handler;
+                wake_up = retry(&mut task, *delay_ms, reason.clone(), *on_rung, failure.clone(), now, settings);
             }
-            Decision::Die { reason, failure } => match settlement.fallback {
+            Decision::Die { reason, failure } => match &settlement.fallback {
                 Some(degraded) => {
                     task.state.end(Status::Succeeded, now);
-                    task.state.degraded = Some(degraded.by);
-                    task.state.failure = Some(failure);
-                    self.set_result(&task.spec.id, degraded.result);
+                    task.state.degraded = Some(degraded.by.clone());
+                    task.state.failure = Some(failure.clone());
+                    self.set_result(&task.spec.id, degraded.result.clone());
                 }
-                None => task.state.die(reason, Some(failure), now, settings),
+                None => task.state.die(*reason, Some(failure.clone()), now, settings),
             },
         }
         self.put(task.clone());
-        self.add_attempt(attempt.clone());
+        self.add_attempt(Arc::clone(&attempt));
         Settled(Box::new(Change { task, attempt, wake_up, turns }))
     }
 
     fn release(&mut self, mut task: Task, nack: bool, now: Millis, settings: &Settings) -> Answer {
-        let attempt = Attempt {
+        let attempt = Arc::new(Attempt {
             task_id: task.spec.id.clone(),
             fence: task.state.fence,
             number: task.state.stamp.retry_count + 1,
@@ -328,7 +330,7 @@ impl Rows {
             delay_reason: task.state.delay_reason.clone(),
             cost: None,
             attachments: Vec::new(),
-        };
+        });
         self.leave_gates(&mut task);
         let state = &mut task.state;
         state.status = if state.stamp.retry_count == 0 { Status::Pending } else { Status::RetryWaiting };
@@ -345,7 +347,7 @@ impl Rows {
             state.wake_at = Some(now);
         }
         self.put(task.clone());
-        self.add_attempt(attempt.clone());
+        self.add_attempt(Arc::clone(&attempt));
         Settled(Box::new(Change { task, attempt, wake_up: None, turns: Vec::new() }))
     }
 

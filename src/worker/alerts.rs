@@ -104,7 +104,7 @@ async fn tell(shared: &Shared, alerts: Vec<Alert>) {
                 ReadSubmission::New(mut new) => {
                     new.publish = true;
                     // Whoever sees the same a moment later words it with other numbers; it is the same alert and no conflict.
-                    new.spec.payload_hash.clone_from(&id);
+                    new.spec_mut().payload_hash.clone_from(&id);
                     commands.push(Command::Submit(Box::new(new)));
                 }
                 ReadSubmission::Refused(refusal) => {

@@ -4,6 +4,8 @@
 //! row that the first try has changed. Here the row is asked: what it says of this process and this fence is our own doing, and
 //! anything else is not. Nothing is guessed from the refusal alone.
 
+use std::sync::Arc;
+
 use crate::store::Urgency;
 use crate::task::{Answer, Attempt, Change, Command, Status, Task, class};
 
@@ -61,5 +63,5 @@ pub(super) async fn own_settlement(shared: &Shared, id: &str, fence: i64) -> Ear
     };
     let waits = task.state.status.is_waiting();
     let wake_up = task.state.outstanding.filter(|_| waits).map(|route| task.wake_up(route));
-    Earlier::Change(Box::new(Change { task, attempt, wake_up, turns: Vec::new() }))
+    Earlier::Change(Box::new(Change { task, attempt: Arc::new(attempt), wake_up, turns: Vec::new() }))
 }

@@ -342,7 +342,7 @@ fn command_for(shared: &Shared, delivery: &Delivery, parsed: Parsed, claimant: O
                     new.claimant = claimant;
                     Command::Submit(Box::new(new))
                 }
-                ReadSubmission::Refused(refusal) => Command::Refuse(Box::new(refusal)),
+                ReadSubmission::Refused(refusal) => Command::Refuse(refusal),
             };
             (command, What::Submission { id })
         }

@@ -154,7 +154,7 @@ impl Night {
             failure: Failure::new("malformed", "not JSON"),
         };
         NewTask {
-            spec,
+            spec: Arc::new(spec),
             queue: queue.into(),
             not_before: None,
             deadline: None,

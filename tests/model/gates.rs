@@ -104,7 +104,7 @@ impl Yard {
         rows.gates.clone_from(&world.gates);
         let needed = rows.gate_keys(std::slice::from_ref(&command));
         let before = rows.gates.clone();
-        let answer = rows.apply(command, world.now(), &self.settings);
+        let answer = rows.apply(&command, world.now(), &self.settings);
         let changed = rows.take_changes();
         for (key, _) in &changed.gates {
             // A store loads no other gates than these, so a change of another would be made on nothing.

@@ -324,7 +324,7 @@ impl Redeliver {
         let spec = (*self.specs[task]).clone();
         let refused = self.refusal_of(task).map_or_else(|| spec.clone(), |refusal| (*self.specs[refusal]).clone());
         NewTask {
-            spec,
+            spec: std::sync::Arc::new(spec),
             queue: DEFAULT_QUEUE.into(),
             not_before: None,
             deadline: self.deadline,

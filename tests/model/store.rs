@@ -15,7 +15,7 @@ impl Redeliver {
         let fenced = fence_of(&command).and_then(|(id, fence)| Some((self.task_no(id)?, fence)));
         let before = world.rows.clone();
         let mut rows = self.load(world);
-        let mut answer = rows.apply(self.mutate_command(world, command), world.now, &self.settings);
+        let mut answer = rows.apply(&self.mutate_command(world, command), world.now, &self.settings);
         self.write(world, &mut rows);
         self.mutate_rows(world, &mut answer);
         check_changes(world, &before, &answer);

@@ -61,16 +61,16 @@ fn command(wish: &Wish, task: Option<&Task>, now: i64) -> Command {
         0..=7 => {
             let mut new = new_task(&id);
             new.queue = queue;
-            new.spec.idempotency_key =
+            new.spec_mut().idempotency_key =
                 Some(format!("key {}", if b % 3 == 0 { u8::from(b % 2 == 0) } else { 2 + wish.id }));
-            new.spec.submission_hash = (a % 4 == 0).then(|| format!("bytes {}", b % 3));
+            new.spec_mut().submission_hash = (a % 4 == 0).then(|| format!("bytes {}", b % 3));
             new.redelivered = a % 8 == 0;
             if b % 7 == 0 {
-                new.spec.payload_hash = "hash of another order".into();
+                new.spec_mut().payload_hash = "hash of another order".into();
             }
             new.claimant = new.claimant.filter(|_| b % 4 != 0);
             new.publish = a % 5 == 0;
-            new.spec.reply_to = (b % 2 == 0).then(|| "replies".into());
+            new.spec_mut().reply_to = (b % 2 == 0).then(|| "replies".into());
             new.not_before = (a % 6 == 0).then(|| now + i64::from(b) * 100);
             new.deadline = (b % 9 == 0).then(|| now + i64::from(a) * 50);
             submit(new)

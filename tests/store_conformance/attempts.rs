@@ -52,7 +52,7 @@ conformance! {
             attachments,
         };
         assert_eq!(attempts[0], expected);
-        assert_eq!(change.attempt, expected);
+        assert_eq!(*change.attempt, expected);
         let second = &attempts[1];
         assert_eq!((second.number, second.fence, second.outcome), (2, 2, AttemptOutcome::Succeeded));
         assert_eq!((second.delay_before_ms, second.delay_reason.as_deref()), (Some(1_000), Some("policy \"default\"")));

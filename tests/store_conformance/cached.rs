@@ -8,7 +8,7 @@ use crate::fixture::{Fixture, die, ids, new_task, result, settlement, submit};
 /// Runs a task to an end that is settled so.
 async fn end(f: &Fixture, id: &str, task_type: &str, decision: Decision, change: impl FnOnce(&mut Settlement)) {
     let mut new = NewTask { ..new_task(id) };
-    new.spec.task_type = task_type.into();
+    new.spec_mut().task_type = task_type.into();
     let Answer::Run(task) = f.one(submit(new)).await else { panic!() };
     let mut settlement = settlement(decision);
     change(&mut settlement);

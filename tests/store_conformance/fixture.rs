@@ -126,7 +126,7 @@ pub fn claimant() -> Claimant {
 /// A submission of `id` that a worker would run at once.
 pub fn new_task(id: &str) -> NewTask {
     NewTask {
-        spec: spec(id),
+        spec: Arc::new(spec(id)),
         queue: "default".into(),
         not_before: None,
         deadline: None,

@@ -30,7 +30,7 @@ fn gates() -> Arc<Gates> {
 async fn come(f: &Fixture, id: &str, shop: &str) -> Answer {
     let claimant = Claimant { gates: gates(), ..claimant() };
     let mut new = NewTask { claimant: Some(claimant), ..new_task(id) };
-    new.spec.labels.insert("shop".into(), shop.into());
+    new.spec_mut().labels.insert("shop".into(), shop.into());
     f.one(submit(new)).await
 }
 

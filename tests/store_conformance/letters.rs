@@ -14,7 +14,7 @@ const HOUR: i64 = 3_600_000;
 /// A task of that type and shop that has died of that class and fingerprint.
 async fn letter(f: &Fixture, id: &str, task_type: &str, shop: Option<&str>, class: &str, print: &str) {
     let labels: BTreeMap<String, String> = shop.map(|shop| ("shop".to_owned(), shop.to_owned())).into_iter().collect();
-    let new = NewTask { spec: Spec { task_type: task_type.into(), labels, ..spec(id) }, ..new_task(id) };
+    let new = NewTask { spec: Spec { task_type: task_type.into(), labels, ..spec(id) }.into(), ..new_task(id) };
     let Answer::Run(task) = f.one(submit(new)).await else { panic!("{id} does not run") };
     let failure = Failure {
         code: Some(format!("code of {class}")),

@@ -12,9 +12,9 @@ use crate::fixture::{Fixture, RETRY_1, claim, new_task, retry_after, settle, sub
 async fn town(f: &Fixture) {
     let submit_as = |id: &str, task_type: &str, shop: &str, queue: &str| {
         let mut new = NewTask { queue: queue.into(), ..new_task(id) };
-        new.spec.task_type = task_type.into();
-        new.spec.created_at = f.now();
-        new.spec.labels = BTreeMap::from([("shop".into(), shop.into()), ("tier \"x\"".into(), "vip".into())]);
+        new.spec_mut().task_type = task_type.into();
+        new.spec_mut().created_at = f.now();
+        new.spec_mut().labels = BTreeMap::from([("shop".into(), shop.into()), ("tier \"x\"".into(), "vip".into())]);
         submit(new)
     };
     let rows = [
@@ -189,7 +189,7 @@ conformance! {
     async fn pages_work_over_several_statuses_and_patterns(f) {
         for n in 0..20 {
             let mut new = new_task(&format!("t{n:02}"));
-            new.spec.task_type = if n % 2 == 0 { "order.ship.fast" } else { "report.daily" }.into();
+            new.spec_mut().task_type = if n % 2 == 0 { "order.ship.fast" } else { "report.daily" }.into();
             new.claimant = new.claimant.filter(|_| n % 4 == 0);
             let _ = f.one(submit(new)).await;
         }

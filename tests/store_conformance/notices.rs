@@ -23,7 +23,7 @@ fn event(taken: &TakenNotice) -> TaskEvent {
 
 /// A submission whose producer wants to be told.
 fn asking(id: &str, queue: &str) -> NewTask {
-    NewTask { spec: Spec { reply_to: Some(queue.into()), ..spec(id) }, ..new_task(id) }
+    NewTask { spec: Spec { reply_to: Some(queue.into()), ..spec(id) }.into(), ..new_task(id) }
 }
 
 conformance! {
@@ -55,7 +55,7 @@ conformance! {
 
     async fn a_death_is_told_with_all_that_a_compensating_service_needs(f) {
         let labels = std::collections::BTreeMap::from([("shop".to_owned(), "berlin".to_owned())]);
-        let new = NewTask { spec: Spec { labels, idempotency_key: Some("key".into()), ..spec("a") }, ..new_task("a") };
+        let new = NewTask { spec: Spec { labels, idempotency_key: Some("key".into()), ..spec("a") }.into(), ..new_task("a") };
         let Answer::Run(_) = f.one(submit(new)).await else { panic!() };
         let Answer::Settled(_) = f.one(settle("a", 1, die(DeadReason::RetriesExhausted))).await else { panic!() };
         let taken = take(&f).await;

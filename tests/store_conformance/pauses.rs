@@ -13,7 +13,7 @@ async fn pause(f: &Fixture, key: &str) {
 /// A held task of a queue and type.
 async fn held(f: &Fixture, id: &str, queue: &str, task_type: &str) {
     let mut new = NewTask { queue: queue.into(), ..new_task(id) };
-    new.spec.task_type = task_type.into();
+    new.spec_mut().task_type = task_type.into();
     let answer = f.one(submit(new)).await;
     assert!(matches!(answer, Answer::Held { .. }), "{answer:?}");
 }

@@ -80,7 +80,7 @@ conformance! {
             ..spec("a")
         };
         let deadline = Some(f.now() + 60_000);
-        let new = NewTask { spec: full.clone(), deadline, queue: "shipping".into(), ..new_task("a") };
+        let new = NewTask { spec: Arc::new(full.clone()), deadline, queue: "shipping".into(), ..new_task("a") };
         let Answer::Run(_) = f.one(submit(new)).await else { panic!() };
         let task = f.task("a").await;
         assert_eq!(*task.spec, full);
@@ -102,7 +102,7 @@ conformance! {
     async fn the_same_key_under_another_id_is_the_same_task(f) {
         f.running("a").await;
         let mut other = new_task("b");
-        other.spec.idempotency_key = Some("a".into());
+        other.spec_mut().idempotency_key = Some("a".into());
         assert_eq!(f.one(submit(other)).await, Answer::Duplicate { id: "a".into(), status: Status::Running });
         assert_eq!(f.store.get(&["b".into()]).await.unwrap(), vec![None]);
     }
@@ -124,7 +124,7 @@ conformance! {
     async fn another_payload_under_a_known_id_is_kept_as_a_conflict(f) {
         let first = f.running("a").await;
         let mut other = new_task("a");
-        other.spec.payload_hash = "hash of another order".into();
+        other.spec_mut().payload_hash = "hash of another order".into();
         let answer = f.one(submit(other.clone())).await;
         let Answer::Refused(refused) = answer else { panic!("{answer:?}") };
         assert_eq!(refused.state.dead_reason, Some(DeadReason::DuplicateConflict));
@@ -140,8 +140,8 @@ conformance! {
     async fn another_payload_under_a_known_key_is_kept_as_a_conflict(f) {
         f.running("a").await;
         let mut other = new_task("b");
-        other.spec.idempotency_key = Some("a".into());
-        other.spec.payload_hash = "hash of another order".into();
+        other.spec_mut().idempotency_key = Some("a".into());
+        other.spec_mut().payload_hash = "hash of another order".into();
         let answer = f.one(submit(other)).await;
         let Answer::Refused(refused) = answer else { panic!("{answer:?}") };
         assert_eq!(refused.spec.conflicts_with.as_deref(), Some("a"));
@@ -150,7 +150,7 @@ conformance! {
 
     async fn equal_and_conflicting_submissions_in_one_batch_are_told_apart(f) {
         let mut other = new_task("a");
-        other.spec.payload_hash = "hash of another order".into();
+        other.spec_mut().payload_hash = "hash of another order".into();
         let batch = vec![submit(new_task("a")), submit(new_task("a")), submit(other.clone()), submit(other)];
         let answers = f.all(batch).await;
         assert!(matches!(answers[0], Answer::Run(_)), "{:?}", answers[0]);
@@ -163,8 +163,8 @@ conformance! {
     async fn a_conflict_known_from_an_earlier_batch_meets_its_row_again(f) {
         f.running("a").await;
         let mut other = new_task("b");
-        other.spec.idempotency_key = Some("a".into());
-        other.spec.payload_hash = "hash of another order".into();
+        other.spec_mut().idempotency_key = Some("a".into());
+        other.spec_mut().payload_hash = "hash of another order".into();
         let first = f.one(submit(other.clone())).await;
         // This time the owner of the key is written in the same batch as the conflict is met.
         let answers = f.all(vec![submit(new_task("c")), submit(new_task("c")), submit(other)]).await;
@@ -174,7 +174,7 @@ conformance! {
     async fn a_redelivered_submission_without_id_is_recognised_by_its_bytes(f) {
         let nameless = |id: &str, redelivered| {
             let mut new = NewTask { redelivered, ..new_task(id) };
-            new.spec.submission_hash = Some("bytes".into());
+            new.spec_mut().submission_hash = Some("bytes".into());
             submit(new)
         };
         assert!(matches!(f.one(nameless("generated-1", false)).await, Answer::Run(_)));
@@ -186,7 +186,7 @@ conformance! {
 
     async fn a_flagged_submission_with_unknown_bytes_is_a_new_task(f) {
         let mut new = NewTask { redelivered: true, ..new_task("a") };
-        new.spec.submission_hash = Some("bytes".into());
+        new.spec_mut().submission_hash = Some("bytes".into());
         assert!(matches!(f.one(submit(new)).await, Answer::Run(_)));
     }
 
@@ -215,14 +215,14 @@ conformance! {
     async fn a_refused_row_does_not_take_the_key_that_equals_its_id(f) {
         let Answer::Refused(_) = f.one(Command::Refuse(Box::new(refusal("a")))).await else { panic!() };
         let mut new = new_task("b");
-        new.spec.idempotency_key = Some("refused a".into());
+        new.spec_mut().idempotency_key = Some("refused a".into());
         assert!(matches!(f.one(submit(new)).await, Answer::Run(_)));
     }
 
     async fn a_submission_of_a_row_that_another_program_inserted_is_the_same_task(f) {
         f.insert_row("a", "order.ship", r#"{"order":7}"#).await;
         let mut new = new_task("a");
-        new.spec.payload_hash = canonical_payload_hash("order.ship", r#"{"order":7}"#);
+        new.spec_mut().payload_hash = canonical_payload_hash("order.ship", r#"{"order":7}"#);
         let answer = f.one(submit(new)).await;
         assert!(matches!(answer, Answer::Run(_)), "it acts as its wake-up: {answer:?}");
     }
@@ -231,8 +231,8 @@ conformance! {
         f.insert_row("a", "order.ship", r#"{"order":7}"#).await;
         assert_eq!(f.task("a").await.spec.idempotency_key.as_deref(), Some("a"));
         let mut new = new_task("b");
-        new.spec.idempotency_key = Some("a".into());
-        new.spec.payload_hash = "hash of another order".into();
+        new.spec_mut().idempotency_key = Some("a".into());
+        new.spec_mut().payload_hash = "hash of another order".into();
         let answer = f.one(submit(new)).await;
         assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
     }

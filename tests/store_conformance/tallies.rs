@@ -28,10 +28,10 @@ fn succeed_on(n: usize) -> Vec<Decision> {
 
 async fn live(f: &Fixture, life: Life<'_>) {
     let mut new = new_task(life.id);
-    new.spec.task_type = life.task_type.into();
-    new.spec.created_at = f.now();
+    new.spec_mut().task_type = life.task_type.into();
+    new.spec_mut().created_at = f.now();
     if let Some(shop) = life.shop {
-        new.spec.labels.insert("shop".into(), shop.into());
+        new.spec_mut().labels.insert("shop".into(), shop.into());
     }
     let mut running = f.one(submit(new)).await;
     for decision in life.attempts {

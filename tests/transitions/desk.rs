@@ -64,8 +64,8 @@ impl Desk {
     }
 
     pub fn apply(&mut self, command: Command) -> Answer {
-        let answer = self.rows.apply(command, self.now, &self.settings);
-        self.attempts.extend(self.rows.take_changes().attempts);
+        let answer = self.rows.apply(&command, self.now, &self.settings);
+        self.attempts.extend(self.rows.take_changes().attempts.into_iter().map(Arc::unwrap_or_clone));
         answer
     }
 
@@ -191,7 +191,7 @@ pub fn submission(id: &str, key: &str, payload: &str) -> NewTask {
         ..spec(&format!("refusal of {id} {payload}"), "", payload)
     };
     NewTask {
-        spec: spec(id, key, payload),
+        spec: Arc::new(spec(id, key, payload)),
         queue: DEFAULT_QUEUE.into(),
         not_before: None,
         deadline: None,

@@ -22,7 +22,7 @@ fn by_cache() -> Degraded {
 fn settle(desk: &mut Desk, settlement: Settlement) -> Changes {
     let fence = desk.row().fence;
     let command = Command::Settle { id: ID.into(), fence, settlement: Box::new(settlement) };
-    let answer = desk.rows.apply(command, desk.now, &desk.settings);
+    let answer = desk.rows.apply(&command, desk.now, &desk.settings);
     assert!(matches!(answer, Answer::Settled(_)), "{answer:?}");
     desk.rows.take_changes()
 }

@@ -50,7 +50,7 @@ fn another_payload_under_the_same_id_or_key_is_kept_as_a_conflict_and_the_first_
 fn a_redelivered_submission_without_an_id_is_the_task_that_its_hash_names() {
     let nameless = |id: &str, redelivered| {
         let mut new = submission(id, id, "1");
-        new.spec.submission_hash = Some("hash of the bytes".into());
+        new.spec_mut().submission_hash = Some("hash of the bytes".into());
         new.redelivered = redelivered;
         new
     };

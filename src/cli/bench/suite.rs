@@ -130,6 +130,7 @@ fn settings(args: &super::Args) -> anyhow::Result<Settings> {
     Ok(Settings {
         runs: suite.runs.into(),
         tasks: args.tasks.map(usize::try_from).transpose()?,
+        concurrency: args.concurrency.into(),
         delay_ms: args.delay.map_or(Ok(usual.delay_ms), |delay| u64::try_from(delay.as_millis()))?,
         outage_ms: u64::try_from(suite.outage.as_millis())?,
         limit_per_s: suite.limit,

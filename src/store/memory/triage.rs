@@ -361,7 +361,7 @@ impl TriageStore for MemoryStore {
         let mut released = Released { answers: Vec::new(), counts: ItemCounts::default() };
         for item in next {
             let command = command_for(item.task_id, item.generation, edit.as_ref(), note.clone());
-            let answer = inner.rows.apply(command, now, &self.settings);
+            let answer = inner.rows.apply(&command, now, &self.settings);
             inner.keep_changes();
             let fate = became(&answer);
             released.counts.add(fate.outcome, fate.why.as_deref(), 1);

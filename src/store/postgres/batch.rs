@@ -134,10 +134,10 @@ pub(super) async fn apply(
     let Batch { conn, mut rows, passed_over, .. } = batch;
     let answer = |command: &Command| match command {
         Command::Wake { id, .. } if passed_over.contains(id) => Answer::Changed,
-        command => rows.apply(command.clone(), now, &context.settings),
+        command => rows.apply(command, now, &context.settings),
     };
     let answers = commands.iter().map(answer).collect();
-    context.writes.save(conn, &rows.take_changes()).await?;
+    context.writes.save(conn, &rows.into_changes()).await?;
     Ok(answers)
 }
 

@@ -178,9 +178,10 @@ impl Writes {
     pub(super) async fn save(&self, conn: &mut PgConnection, changes: &Changes) -> Result<(), Fault> {
         let mut message = Message::default();
         message.add(&self.create, &changes.created, written::bind_created)?;
-        message.add(&self.update, &changes.updated, written::bind_updated)?;
-        message.add(&self.attempt, &changes.attempts, written::bind_attempt)?;
-        let attachments: Vec<_> = changes.attempts.iter().flat_map(written::attachments_of).collect();
+        message.add(&self.update, &changes.updated, |binds, row| written::bind_updated(binds, &row.task))?;
+        message.add(&self.attempt, &changes.attempts, |binds, row| written::bind_attempt(binds, row))?;
+        let attachments: Vec<_> =
+            changes.attempts.iter().flat_map(|attempt| written::attachments_of(attempt)).collect();
         message.add(&self.attachment, &attachments, written::bind_attachment)?;
         // One statement changes a row once only: of several the last one counts.
         let results = last_of(&changes.results, |(id, _)| id.clone());

@@ -41,8 +41,8 @@ pub(super) fn apply(
     now: Millis,
 ) -> Result<Vec<Answer>, Fault> {
     let mut rows = load(conn, context, commands, now)?;
-    let answers = commands.iter().map(|command| rows.apply(command.clone(), now, &context.settings)).collect();
-    let changes = rows.take_changes();
+    let answers = commands.iter().map(|command| rows.apply(command, now, &context.settings)).collect();
+    let changes = rows.into_changes();
     context.writes.save(conn, &changes)?;
     context.running.wrote(changes);
     Ok(answers)

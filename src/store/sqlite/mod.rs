@@ -13,6 +13,7 @@ mod plans;
 mod quarantine;
 mod rows;
 mod running;
+mod shape;
 mod write;
 mod writer;
 

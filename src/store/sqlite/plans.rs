@@ -1,10 +1,13 @@
 //! Every question that is asked all the time is answered from an index, whatever the size of the table.
 
+use std::collections::BTreeMap;
+
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqliteConnection};
 
 use super::batch::LOAD;
 use super::open;
-use super::write::Writes;
+use super::write::{Default, ROW, SHAPES, SUBMITTED, Writes, default_of};
+use crate::store::sql::columns;
 use crate::store::sql::dialect::Dialect;
 use crate::store::sql::read::sql;
 use crate::store::sql::{drive, look, notices, replays, triage};
@@ -104,11 +107,35 @@ async fn each_alarm_uses_the_index_of_its_own_kind() {
 async fn states_are_written_by_id_and_never_touch_what_was_asked_for() {
     let (_folder, mut conn) = database().await;
     let writes = Writes::new();
-    let update = writes.update_states();
-    let steps = plan(&mut conn, update).await;
-    assert_eq!(steps, ["SCAN 64-ROW VALUES CLAUSE", "SEARCH tasks USING COVERING INDEX tasks_id (id=?)"]);
-    for immutable in ["payload", "labels", " type", "idempotency_key", "created_at"] {
-        assert!(!update.contains(immutable), "{immutable} in {update}");
+    for update in writes.update_states() {
+        let steps = plan(&mut conn, update).await;
+        assert_eq!(steps, ["SCAN 64-ROW VALUES CLAUSE", "SEARCH tasks USING COVERING INDEX tasks_id (id=?)"]);
+        for immutable in ["payload", "labels", " type", "idempotency_key", "created_at"] {
+            assert!(!update.contains(immutable), "{immutable} in {update}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_smallest_statement_for_a_new_row_leaves_out_has_the_default_that_the_schema_gives_it() {
+    let (_folder, mut conn) = database().await;
+    let rows = conn.fetch_all("SELECT name, dflt_value FROM pragma_table_info('tasks')").await.unwrap();
+    let defaults: BTreeMap<String, Option<String>> =
+        rows.iter().map(|row| (row.get("name"), row.get("dflt_value"))).collect();
+    for names in SHAPES {
+        for name in names.split(',').map(str::trim) {
+            assert!(defaults.contains_key(name), "{name} is no column");
+        }
+    }
+    assert!(columns::count(ROW) <= 64, "a mask has no bit for each column");
+    let submitted: Vec<&str> = SUBMITTED.split(',').map(str::trim).collect();
+    for column in ROW.split(',').map(str::trim).filter(|column| !submitted.contains(column)) {
+        let expected = match default_of(column) {
+            Default::Null => None,
+            Default::Zero => Some("0".to_owned()),
+            Default::Word(word) => Some(format!("'{word}'")),
+        };
+        assert_eq!(defaults[column], expected, "{column}");
     }
 }
 

@@ -62,7 +62,7 @@ impl Running {
         for (key, state) in changes.gates {
             self.gates.entry(key).and_modify(|known| *known = Some(state));
         }
-        for task in changes.created.into_iter().chain(changes.updated) {
+        for task in changes.created.into_iter().chain(changes.updated.into_iter().map(|updated| updated.task)) {
             if let Some(gate) = &task.state.held_by {
                 self.gates.remove(gate);
             }

@@ -3,16 +3,38 @@
 use rusqlite::Connection;
 
 use super::ladder::Ladder;
-use crate::store::sql::columns::{spec, state};
+use super::shape::{Image, Mask, Shape};
+use crate::store::sql::columns::{bind_state, spec, state};
 use crate::store::sql::fault::Fault;
 use crate::store::sql::notices;
+use crate::store::sql::value::Bind;
 use crate::store::sql::written::{self, columns};
-use crate::task::{Changes, Notice};
+use crate::task::{Changes, Notice, Task, Updated};
+
+const STATE: &str = state!();
+pub(super) const ROW: &str = concat!(state!(), ", ", spec!());
+
+/// What a submission brings that waits for nothing but its attempt. The columns whose default is a time are all among these.
+pub(super) const SUBMITTED: &str = "status, due_at, wake_at, deadline, queue, fence, worker, started_at, passes, id, type, priority, \
+     idempotency_key, cache_key, payload_hash, submission_hash, created_at, traceparent, labels, payload";
+const RENEWED: &str = "wake_at";
+/// A success, or the end of one that nothing held.
+const ENDED: &str = "status, wake_at, worker, started_at, passes, variant, ended_at";
+/// A wake-up that leads to an attempt.
+const STARTED: &str =
+    "status, wake_at, fence, worker, started_at, wakes, sent_lane, sent_rung_ms, sent_at, arrives_at, passes";
+
+#[cfg(test)]
+pub(super) const SHAPES: [&str; 4] = [SUBMITTED, RENEWED, ENDED, STARTED];
 
 /// The prepared statements of the writer.
 pub(super) struct Writes {
-    create: Ladder,
-    update: Ladder,
+    /// For a new row as few columns as it needs: of several statements the first that fits.
+    create: [Shape; 2],
+    /// A row of which nothing is given.
+    blank: Image,
+    /// For a known row as few columns as it needs.
+    update: [Shape; 4],
     attempt: Ladder,
     attachment: Ladder,
     result: Ladder,
@@ -29,9 +51,12 @@ impl Writes {
     pub(super) fn new() -> Writes {
         let insert = |table, columns| Ladder::insert("INSERT INTO", table, columns);
         let replace = |table, columns| Ladder::insert("INSERT OR REPLACE INTO", table, columns);
+        let create = |names| Shape::new(ROW, names, |columns| Ladder::insert("INSERT INTO", "tasks", columns));
+        let update = |names| Shape::new(STATE, names, |columns| Ladder::update("tasks", "id", columns));
         Writes {
-            create: insert("tasks", concat!(state!(), ", ", spec!())),
-            update: Ladder::update("tasks", "id", state!()),
+            create: [SUBMITTED, ROW].map(create),
+            blank: blank(),
+            update: [RENEWED, ENDED, STARTED, STATE].map(update),
             attempt: insert("attempts", columns::ATTEMPT),
             attachment: insert("attachments", columns::ATTACHMENT),
             result: replace("results", columns::RESULT),
@@ -45,18 +70,19 @@ impl Writes {
         }
     }
 
-    /// The statement that writes states.
+    /// The statements that write states.
     #[cfg(test)]
-    pub(super) fn update_states(&self) -> &str {
-        self.update.largest()
+    pub(super) fn update_states(&self) -> impl Iterator<Item = &str> {
+        self.update.iter().map(|shape| shape.ladder.largest())
     }
 
     /// Writes `changes`.
     pub(super) fn save(&self, conn: &Connection, changes: &Changes) -> Result<(), Fault> {
-        self.create.run(conn, &changes.created, |binds, row| written::bind_created(binds, row))?;
-        self.update.run(conn, &changes.updated, |binds, row| written::bind_updated(binds, row))?;
+        self.create(conn, &changes.created)?;
+        self.update(conn, &changes.updated)?;
         self.attempt.run(conn, &changes.attempts, |binds, row| written::bind_attempt(binds, row))?;
-        let attachments: Vec<_> = changes.attempts.iter().flat_map(written::attachments_of).collect();
+        let attachments: Vec<_> =
+            changes.attempts.iter().flat_map(|attempt| written::attachments_of(attempt)).collect();
         self.attachment.run(conn, &attachments, |binds, row| written::bind_attachment(binds, row))?;
         self.result.run(conn, &changes.results, |binds, row| written::bind_result(binds, row))?;
         self.cached.run(conn, &changes.cached, |binds, row| written::bind_cached(binds, row))?;
@@ -68,8 +94,84 @@ impl Writes {
         self.gate.run(conn, &changes.gates, |binds, row| written::bind_gate(binds, row))
     }
 
+    /// New rows, by one statement, for their order is the order of arrival.
+    fn create(&self, conn: &Connection, tasks: &[Task]) -> Result<(), Fault> {
+        let mut image = Image::default();
+        let given = tasks.iter().fold(Mask::NONE, |given, task| {
+            image.clear();
+            written::bind_created(&mut image, task);
+            given.and(image.differs_from(&self.blank))
+        });
+        match self.create.iter().find(|shape| shape.fits(given)) {
+            Some(shape) => {
+                shape.ladder.run(conn, tasks, |binds, task| written::bind_created(&mut shape.sieve(binds), task))
+            }
+            None => Err(Fault::Unusable("no statement writes a whole row".into())),
+        }
+    }
+
+    fn update(&self, conn: &Connection, rows: &[Updated]) -> Result<(), Fault> {
+        let mut fitting = [const { Vec::new() }; 4];
+        let (mut before, mut after) = (Image::default(), Image::default());
+        for row in rows {
+            before.clear();
+            after.clear();
+            // Nothing is known of one that was not loaded, so all its columns differ.
+            if let Some(state) = &row.before {
+                bind_state(&mut before, state);
+            }
+            bind_state(&mut after, &row.task.state);
+            let differing = after.differs_from(&before);
+            match self.update.iter().zip(&mut fitting).find(|(shape, _)| shape.fits(differing)) {
+                Some((_, rows)) => rows.push(&row.task),
+                None => return Err(Fault::Unusable("no statement writes a whole state".into())),
+            }
+        }
+        for (shape, tasks) in self.update.iter().zip(&fitting) {
+            shape.ladder.run(conn, tasks, |binds, task| {
+                binds.word(task.id());
+                bind_state(&mut shape.sieve(binds), &task.state);
+            })?;
+        }
+        Ok(())
+    }
+
     /// Writes notices.
     pub(super) fn save_notices(&self, conn: &Connection, notices: &[Notice]) -> Result<(), Fault> {
         self.notice.run(conn, notices, |binds, row| notices::bind(binds, row))
     }
+}
+
+/// What stands in a column that is not given.
+pub(super) enum Default {
+    Null,
+    Zero,
+    Word(&'static str),
+}
+
+/// The schema's default of a column; where that is a time, NULL, which no row may rely on.
+pub(super) fn default_of(column: &str) -> Default {
+    match column {
+        "status" => Default::Word("pending"),
+        "generation" | "retry_count" | "fence" | "releases" | "wakes" | "retry_by_handler" | "priority" => {
+            Default::Zero
+        }
+        "held_turn" | "payload_hash" => Default::Word(""),
+        "dlq_copy" => Default::Word("none"),
+        "labels" => Default::Word("{}"),
+        "payload" => Default::Word("null"),
+        _ => Default::Null,
+    }
+}
+
+fn blank() -> Image {
+    let mut image = Image::default();
+    for column in ROW.split(',') {
+        match default_of(column.trim()) {
+            Default::Null => image.null(),
+            Default::Zero => image.integer(0),
+            Default::Word(word) => image.word(word),
+        };
+    }
+    image
 }

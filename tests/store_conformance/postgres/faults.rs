@@ -63,7 +63,7 @@ async fn one_row_that_the_database_refuses_does_not_take_its_batch_along() {
     for n in 0..20 {
         let mut new = new_task(&format!("t-{n}"));
         if n == 7 {
-            new.spec.id = "with\0nul".into();
+            new.spec_mut().id = "with\0nul".into();
         }
         commands.push(submit(new));
     }

@@ -45,7 +45,7 @@ async fn an_id_less_submission_that_comes_again_while_the_first_is_committed_is_
     for round in 0..10 {
         let submission = |id: &str, redelivered| {
             let mut new = NewTask { redelivered, ..new_task(&format!("{id}-{round}")) };
-            new.spec.submission_hash = Some(format!("hash {round}"));
+            new.spec_mut().submission_hash = Some(format!("hash {round}"));
             submit(new)
         };
         let (first, again) = tokio::join!(

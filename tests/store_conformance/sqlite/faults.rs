@@ -87,7 +87,7 @@ async fn a_commit_that_does_not_answer_in_time_is_unknown_and_happens_all_the_sa
     while !unknown && asked < 200 * LARGE {
         let large = |n| {
             let mut new = new_task(&format!("a{n}"));
-            new.spec.payload.clone_from(&payload);
+            new.spec_mut().payload.clone_from(&payload);
             submit(new)
         };
         let answer = store.apply(Urgency::Normal, (asked..asked + LARGE).map(large).collect()).await;
@@ -243,7 +243,7 @@ async fn a_full_disk_is_unavailable_until_there_is_room() {
     let mut accepted = 0;
     let full = loop {
         let mut new = new_task(&format!("t{accepted}"));
-        new.spec.payload = format!("{:?}", "x".repeat(50_000));
+        new.spec_mut().payload = format!("{:?}", "x".repeat(50_000));
         match store.apply(Urgency::Normal, vec![submit(new)]).await {
             Ok(answers) => assert!(matches!(answers[0], Answer::Run(_))),
             failed => break unavailable(failed),

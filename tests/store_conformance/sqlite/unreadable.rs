@@ -79,8 +79,8 @@ async fn a_command_that_the_schema_refuses_is_answered_alone_and_the_rest_is_com
         submit(new)
     };
     let mut batch: Vec<Command> = (0..20).map(|n| submit(new_task(&format!("t{n}")))).collect();
-    batch[3] = with("bad payload", |new| new.spec.payload = "{".into());
-    batch[4] = with("bad priority", |new| new.spec.priority = 11);
+    batch[3] = with("bad payload", |new| new.spec_mut().payload = "{".into());
+    batch[4] = with("bad priority", |new| new.spec_mut().priority = 11);
     batch[17] = with(&"long".repeat(51), |_| ());
     let answers = store.apply(Urgency::Normal, batch).await.unwrap();
     for (n, answer) in answers.iter().enumerate() {
@@ -101,7 +101,7 @@ async fn a_guilty_command_does_not_spoil_the_batch_of_another_caller() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder).await;
     let mut bad = new_task("bad");
-    bad.spec.payload = "{".into();
+    bad.spec_mut().payload = "{".into();
     let (guilty, innocent) = tokio::join!(
         store.apply(Urgency::Normal, vec![submit(bad)]),
         store.apply(Urgency::Normal, vec![submit(new_task("good"))]),
@@ -116,7 +116,7 @@ async fn a_run_settled_beside_a_guilty_command_is_settled_once() {
     let store = open(&folder).await;
     let _ = store.apply(Urgency::Normal, vec![submit(new_task("a"))]).await.unwrap();
     let mut bad = new_task("bad");
-    bad.spec.payload = "{".into();
+    bad.spec_mut().payload = "{".into();
     let done = || settle("a", 1, Decision::Succeed);
     let answers = store.apply(Urgency::Normal, vec![done(), submit(bad), done()]).await.unwrap();
     assert!(matches!(answers[0], Answer::Settled(_)), "{:?}", answers[0]);
@@ -130,7 +130,7 @@ async fn nul_in_text_for_people_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder).await;
     let mut new = new_task("a");
-    new.spec.labels.insert("shop".into(), "a\0b".into());
+    new.spec_mut().labels.insert("shop".into(), "a\0b".into());
     let _ = store.apply(Urgency::Normal, vec![submit(new)]).await.unwrap();
     let poison = Command::Poison { id: "a".into(), message: "x\0y".into() };
     let _ = store.apply(Urgency::Normal, vec![poison]).await.unwrap();
