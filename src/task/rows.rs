@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::gate::GateState;
 
 use super::notice::{self, Telling};
-use super::{Attempt, EditRecord, Lane, Millis, NewTask, Notice, Outstanding, State, Task, TaskResult};
+use super::{Attempt, EditRecord, Lane, Millis, NewTask, Notice, Outstanding, Task, TaskResult};
 
 /// A lane of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,14 +70,15 @@ pub struct DlqLedger {
 enum Touched {
     /// It was made, and what became of it since is part of its making.
     Made,
-    /// It changed, and this is the state it had; `None` if it was not loaded.
-    Changed(Option<Box<State>>),
+    /// It changed, and this is what it was; `None` if it was not loaded.
+    Changed(Option<Box<Task>>),
 }
 
 /// Rows by key, with a note of what changed.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
-    tasks: BTreeMap<String, Task>,
+    /// Boxed, for a tree moves its entries about.
+    tasks: BTreeMap<String, Box<Task>>,
     by_key: BTreeMap<String, String>,
     by_submission_hash: BTreeMap<String, String>,
     /// Ledgers of the lanes; a missing entry is the default.
@@ -128,16 +129,16 @@ pub struct Cached {
 #[derive(Debug)]
 pub struct Updated {
     /// The task as it is now.
-    pub task: Task,
-    /// The state it had when it was loaded, as far as that is known.
-    pub before: Option<Box<State>>,
+    pub task: Box<Task>,
+    /// The task as it was loaded, as far as that is known.
+    pub before: Option<Box<Task>>,
 }
 
 /// What a store has to write.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// New tasks.
-    pub created: Vec<Task>,
+    pub created: Vec<Box<Task>>,
     /// Known tasks whose state changed.
     pub updated: Vec<Updated>,
     /// New attempts.
@@ -162,19 +163,20 @@ pub struct Changes {
 
 impl Rows {
     /// Adds a row as the store has it.
-    pub fn load(&mut self, task: Task) {
+    pub fn load(&mut self, task: impl Into<Box<Task>>) {
+        let task = task.into();
         self.index(&task);
         self.keep(task);
     }
 
     /// The task with that id.
     pub fn get(&self, id: &str) -> Option<&Task> {
-        self.tasks.get(id)
+        self.tasks.get(id).map(AsRef::as_ref)
     }
 
     /// Every loaded task, by id.
     pub fn tasks(&self) -> impl Iterator<Item = &Task> {
-        self.tasks.values()
+        self.tasks.values().map(AsRef::as_ref)
     }
 
     /// The id of the task that owns an idempotency key.
@@ -197,7 +199,7 @@ impl Rows {
         self.changes(BTreeMap::remove)
     }
 
-    fn changes(&mut self, now: impl Fn(&mut BTreeMap<String, Task>, &String) -> Option<Task>) -> Changes {
+    fn changes(&mut self, now: impl Fn(&mut BTreeMap<String, Box<Task>>, &String) -> Option<Box<Task>>) -> Changes {
         let created = std::mem::take(&mut self.created);
         let touched = std::mem::take(&mut self.touched);
         let updated = touched.into_iter().filter_map(|(id, touched)| match touched {
@@ -276,19 +278,23 @@ impl Rows {
         let before = self.tasks.get(task.id()).map(|task| &task.state);
         self.notices.extend(notice::told(before, &task, self.telling));
         let first = (!self.touched.contains_key(task.id())).then(|| task.spec.id.clone());
-        let before = self.keep(task);
+        let before = self.keep(Box::new(task));
         if let Some(id) = first {
-            self.touched.insert(id, Touched::Changed(before.map(Box::new)));
+            self.touched.insert(id, Touched::Changed(before));
         }
     }
 
-    /// Keeps a row and the count of what its gate holds. Returns the state that the row had.
-    fn keep(&mut self, task: Task) -> Option<State> {
+    /// Keeps a row and the count of what its gate holds. Returns the row as it was.
+    fn keep(&mut self, task: Box<Task>) -> Option<Box<Task>> {
         if let Some(gate) = &task.state.held_by {
             *self.held.entry(gate.clone()).or_insert(0) += 1;
         }
-        let old = self.tasks.insert(task.spec.id.clone(), task)?.state;
-        if let Some(gate) = &old.held_by {
+        let Some(known) = self.tasks.get_mut(&task.spec.id) else {
+            self.tasks.insert(task.spec.id.clone(), task);
+            return None;
+        };
+        let old = std::mem::replace(known, task);
+        if let Some(gate) = &old.state.held_by {
             self.let_go(gate);
         }
         Some(old)

@@ -495,7 +495,8 @@ pub(super) fn launch(
                 tracker.spawn(ack(token));
                 return;
             };
-            tracker.spawn(attempt::run(Arc::clone(shared), task, handler, token, place, lease_lost));
+            // In a box, for the runtime moves what it runs about.
+            tracker.spawn(Box::pin(attempt::run(Arc::clone(shared), task, handler, token, place, lease_lost)));
         }
         // Claimed by rules that had a route for it, and replaced since: back it goes, to whoever has one.
         None => {

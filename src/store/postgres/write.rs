@@ -177,7 +177,7 @@ impl Writes {
     /// Writes `changes`.
     pub(super) async fn save(&self, conn: &mut PgConnection, changes: &Changes) -> Result<(), Fault> {
         let mut message = Message::default();
-        message.add(&self.create, &changes.created, written::bind_created)?;
+        message.add(&self.create, &changes.created, |binds, row| written::bind_created(binds, row))?;
         message.add(&self.update, &changes.updated, |binds, row| written::bind_updated(binds, &row.task))?;
         message.add(&self.attempt, &changes.attempts, |binds, row| written::bind_attempt(binds, row))?;
         let attachments: Vec<_> =

@@ -15,17 +15,17 @@ const MOST_GATES: usize = 20_000;
 
 #[derive(Default)]
 pub(super) struct Running {
-    rows: HashMap<String, Task>,
+    rows: HashMap<String, Box<Task>>,
     /// Gates that hold no row, with their state if they have one.
     gates: HashMap<String, Option<GateState>>,
 }
 
 impl Running {
     pub(super) fn get(&self, id: &str) -> Option<&Task> {
-        self.rows.get(id)
+        self.rows.get(id).map(AsRef::as_ref)
     }
 
-    fn written(&mut self, task: Task) {
+    fn written(&mut self, task: Box<Task>) {
         if task.state.status == Status::Running {
             self.rows.insert(task.spec.id.clone(), task);
         } else {

@@ -95,7 +95,7 @@ impl Writes {
     }
 
     /// New rows, by one statement, for their order is the order of arrival.
-    fn create(&self, conn: &Connection, tasks: &[Task]) -> Result<(), Fault> {
+    fn create(&self, conn: &Connection, tasks: &[Box<Task>]) -> Result<(), Fault> {
         let mut image = Image::default();
         let given = tasks.iter().fold(Mask::NONE, |given, task| {
             image.clear();
@@ -117,8 +117,8 @@ impl Writes {
             before.clear();
             after.clear();
             // Nothing is known of one that was not loaded, so all its columns differ.
-            if let Some(state) = &row.before {
-                bind_state(&mut before, state);
+            if let Some(task) = &row.before {
+                bind_state(&mut before, &task.state);
             }
             bind_state(&mut after, &row.task.state);
             let differing = after.differs_from(&before);
