@@ -93,7 +93,8 @@ def drain_with_worker(side, work, tasks, folder, marks, broker):
 def drain_with_bench(binary, work, tasks, folder, marks, broker):
     """Ours: `redeliver bench` publishes and works in one process, whose memory is therefore more than a worker's alone."""
     vhost = broker.new_vhost()
-    command = [binary, "-o", "json", "bench", "--tasks", tasks, "--dir", folder, "--marks", marks.folder / "all"]
+    command = [binary, "-o", "json", "bench", "--tasks", tasks, "--concurrency", sides.PREFETCH, "--dir", folder,
+               "--marks", marks.folder / "all"]
     if work == "fails_once":
         command += ["--fail-once", "--delay", f"{DELAY_S}s"]
     program = None
