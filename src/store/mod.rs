@@ -12,6 +12,7 @@ pub mod memory;
 pub mod notice;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod replay;
 mod sql;
 pub mod sqlite;
 mod tally;
@@ -25,11 +26,14 @@ use std::sync::Arc;
 use thiserror::Error;
 
 pub use clock::{Clock, ServerClock};
+pub use replay::{
+    ItemCounts, ItemOutcome, NewReplay, Pace, Released, ReplayItem, ReplayJob, ReplayLease, ReplayOrigin, ReplayState,
+    ReplayStep, Selection, Steer, Steered, why_skipped,
+};
 pub use tally::{AttemptTally, FailureTally, GroupBy, Tally};
 pub use triage::{
-    GROUP_HOURS, GROUP_SAMPLES, GroupNote, ItemCounts, ItemOutcome, LetterGroup, LetterGroupBy, LetterHistory,
-    LetterSample, NewReplay, Pace, Prunable, Released, ReplayItem, ReplayJob, ReplayLease, ReplayOrigin, ReplayState,
-    ReplayStep, Selection, Steer, Steered, TriageStore, why_skipped,
+    GROUP_HOURS, GROUP_SAMPLES, GroupNote, LetterGroup, LetterGroupBy, LetterHistory, LetterSample, Prunable,
+    TriageStore,
 };
 pub use versions::{NODE_FORGOTTEN_MS, NewPolicies, Node, PolicyVersion};
 

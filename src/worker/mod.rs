@@ -12,6 +12,7 @@ mod attempt;
 mod doubt;
 mod fallback;
 mod feed;
+mod follow;
 mod intake;
 mod lanes;
 mod leases;

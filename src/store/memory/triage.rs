@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use async_trait::async_trait;
 
 use super::{Inner, MemoryStore};
-use crate::store::triage::{HOUR_MS, became, command_for};
+use crate::store::replay::{became, command_for};
+use crate::store::triage::HOUR_MS;
 use crate::store::{
     Filter, GROUP_HOURS, GROUP_SAMPLES, GroupNote, ItemCounts, ItemOutcome, LetterGroup, LetterGroupBy, LetterHistory,
     LetterSample, NewReplay, Pace, Prunable, Released, ReplayItem, ReplayJob, ReplayLease, ReplayOrigin, ReplayState,

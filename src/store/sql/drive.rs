@@ -8,7 +8,7 @@ use super::engine::{Ask, Engine, Tx, limit, read_records};
 use super::fault::Fault;
 use super::replays::{RUNNING, made, one};
 use super::value::values;
-use crate::store::triage::{Fate, became, command_for};
+use crate::store::replay::{Fate, became, command_for};
 use crate::store::{
     ItemCounts, ItemOutcome, Pace, Released, ReplayJob, ReplayLease, ReplayOrigin, ReplayStep, StoreError,
 };
