@@ -90,6 +90,22 @@ async fn fail_once_waits_in_a_delay_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_call_of_the_handler_leaves_a_record_for_those_who_compare() {
+    with_vhost(async |vhost| {
+        let folder = folder(&vhost);
+        let marks = ["--marks", "marks", "--tasks", "100", "--delay", "1s", "--runs", "1", "--dir", "."];
+        bench(folder.path(), &[&["--scenario", "fail-once"][..], &marks].concat()).await;
+        let records = std::fs::read(folder.path().join("marks")).expect("the marks");
+        let number = |record: &[u8], at: usize| u32::from_le_bytes(record[at..at + 4].try_into().expect("four bytes"));
+        let mut calls: Vec<_> = records.chunks(16).map(|record| (number(record, 0), number(record, 4))).collect();
+        calls.sort_unstable();
+        let expected: Vec<_> = (0..100).flat_map(|task| [(task, 1), (task, 2)]).collect();
+        assert_eq!(calls, expected);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_storm_is_over_after_the_third_party_has_healed_and_kills_nobody() {
     with_vhost(async |vhost| {
         let arguments = ["--tasks", "200", "--delay", "1s", "--outage", "2s", "--limit", "200/s"];

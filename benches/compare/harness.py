@@ -91,25 +91,21 @@ def drain_with_worker(side, work, tasks, folder, marks, broker):
 
 
 def drain_with_bench(binary, work, tasks, folder, marks, broker):
-    """Ours: `redeliver bench` publishes and works in one process, whose memory is therefore more than a worker's alone."""
+    """Ours: `redeliver bench` publishes, and starts a worker in a process of its own, whose memory the system tells at its end."""
     vhost = broker.new_vhost()
-    command = [binary, "-o", "json", "bench", "--tasks", tasks, "--concurrency", sides.PREFETCH, "--dir", folder,
-               "--marks", marks.folder / "all"]
-    if work == "fails_once":
-        command += ["--fail-once", "--delay", f"{DELAY_S}s"]
+    scenario = {"noop": "first-try", "fails_once": "fail-once"}[work]
+    command = [binary, "bench", "--scenario", scenario, "--runs", 1, "--tasks", tasks, "--concurrency", sides.PREFETCH,
+               "--delay", f"{DELAY_S}s", "--dir", folder, "--marks", marks.folder / "all", "--report", folder / "report"]
     program = None
     try:
         environment = {"REDELIVER_BROKER_URL": broker.url(vhost)}
-        program = Running(command, folder / "bench.log", environment, folder, folder / "figures")
-        peak = Peak([program])
-        while program.process.poll() is None:
-            if work == "fails_once":
-                peak.look()
-            time.sleep(0.02)
+        program = Running(command, folder / "bench.log", environment, folder)
         program.finish()
-        figures = json.loads((folder / "figures").read_text())
-        said = {"ceiling_per_s": figures["ceiling_per_s"], "to_last_settled_per_s": figures["tasks_per_s"]}
-        return figures["first_call_ms"] / 1000, peak, said
+        figures = json.loads((folder / "report").read_text())["scenarios"][0]["medians"]
+        peak = Peak([])
+        peak.resident = peak.proportional = figures["worker_peak_mb"] * 1e6
+        said = {"ceiling_per_s": figures["bare_consume_per_s"], "to_last_settled_per_s": figures.get("tasks_per_s")}
+        return figures["first_start_ms"] / 1000, peak, said
     finally:
         if program:
             program.stop()
@@ -152,8 +148,8 @@ def measure(side, work, tasks, broker, binary):
 def medians(rounds):
     """Of each figure that every round has."""
     return {
-        work: {name: statistics.median(one[work][name] for one in rounds) for name in rounds[0][work]}
-        for work in ("noop", "fails_once")
+        work: {name: statistics.median(one[work][name] for one in rounds) for name in figures}
+        for work, figures in rounds[0].items()
     }
 
 
@@ -245,7 +241,8 @@ def main():
         figures = {}
         for side, entry in order[done:] + order[:done]:
             figures[side.key] = {}
-            for name, tasks in work.items():
+            for name in side.works:
+                tasks = work[name]
                 figures[side.key][name] = measure(side, name, tasks, broker, options.binary)
                 print(f"round {number + 1} of {options.rounds}  {side.key:16} {name:10} {figures[side.key][name]}", flush=True)
         for side, entry in order:

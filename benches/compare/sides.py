@@ -21,7 +21,8 @@ PREFETCH = 256
 class Side:
     """A product in one setting. `workers` and `publish` are commands; `environment` is what both need besides the broker's address.
 
-    `setting` and `after_a_kill` are in English and Chinese: they go into the README's table.
+    `setting` and `after_a_kill` are in English and Chinese: they go into the README's table. `works` are the kinds of work that it is
+    measured with.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Side:
     publish: list = field(default_factory=list)
     environment: dict = field(default_factory=dict)
     redis_fsync: str | None = None
+    works: tuple = ("noop", "fails_once")
 
 
 def redeliver(version):
@@ -68,6 +70,8 @@ def celery(pool):
         workers=[[*command, "-n", f"worker{number}@compare"] for number in range(workers)],
         publish=[VENV / "python", "on_celery.py"],
         environment={"COMPARE_PREFETCH_PER_CALL": PREFETCH // (workers * calls)},
+        # With retries it is not how anybody would run it: see README.md.
+        works={"threads": ("noop", "fails_once"), "solo": ("noop",)}[pool],
     )
 
 

@@ -4,12 +4,11 @@
 //! prefetch, each message acked singly. Ours is the whole product: each task committed twice, and on the disk each time.
 
 mod bare;
-mod marks;
 mod spread;
 pub mod suite;
 mod usage;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,7 +27,6 @@ use crate::task::{AttemptOutcome, Outcome};
 use crate::telemetry::{Event, LogObserver, Metrics, Observer, Observers};
 use crate::worker::{Plan, Worker};
 
-use marks::Marks;
 pub use usage::Usage;
 
 /// What is measured.
@@ -50,8 +48,6 @@ pub struct Options {
     pub fail_once: bool,
     /// What fails is tried again after this long, by way of a delay queue; at least 1 ms.
     pub delay: Option<Duration>,
-    /// Where each call of the handler leaves a record: see `benches/compare`.
-    pub marks: Option<PathBuf>,
     /// Logs and metrics are written as a worker does: what being observed costs.
     pub observed: bool,
 }
@@ -68,7 +64,6 @@ impl Default for Options {
             gates: false,
             fail_once: false,
             delay: None,
-            marks: None,
             observed: false,
         }
     }
@@ -138,8 +133,6 @@ pub struct Figures {
     pub ceiling_per_s: f64,
     /// Ours ÷ ceiling.
     pub ratio: f64,
-    /// From the worker's start to the first call of the handler.
-    pub first_call_ms: f64,
     /// From publish to settled, at the latency run's rate; median.
     pub p50_ms: f64,
     /// The same; 99th percentile.
@@ -178,10 +171,10 @@ pub async fn run(
     let ceiling_per_s = bare.consume_per_s;
     progress(&format!("bare ceiling: {ceiling_per_s:.0}/s consumed and acked"));
 
-    let noop = Arc::new(Noop { fail_once: options.fail_once, marks: Marks::new(options.marks.is_some()) });
+    let noop = Arc::new(Noop { fail_once: options.fail_once });
     let plan = Plan::with_routes(
         &options.config(namespace),
-        vec![Route { task_type: TopicPattern::new("bench.#")?, handler: Arc::clone(&noop) as _ }],
+        vec![Route { task_type: TopicPattern::new("bench.#")?, handler: noop }],
     );
     broker.declare(&plan.topology).await?;
     publish_all(broker.as_ref(), &bodies, progress).await?;
@@ -196,16 +189,11 @@ pub async fn run(
     let measured = measure(&worker, broker.as_ref(), &count, options, started, before, progress).await;
     worker.stop(Duration::from_secs(5)).await;
     let (tasks_per_s, usage, latencies) = measured?;
-    if let Some(path) = &options.marks {
-        noop.marks.save(path)?;
-    }
-    let first_call = noop.marks.first().map_or(Duration::ZERO, |at| at.duration_since(started));
     Ok(Figures {
         tasks: options.tasks,
         tasks_per_s: round(tasks_per_s),
         ceiling_per_s: round(ceiling_per_s),
         ratio: (tasks_per_s / ceiling_per_s * 1000.0).round() / 1000.0,
-        first_call_ms: round(first_call.as_secs_f64() * 1000.0),
         p50_ms: percentile(&latencies, 0.50),
         p99_ms: percentile(&latencies, 0.99),
         rss_mb: round(usage.rss_mb),
@@ -282,13 +270,11 @@ async fn latency_run(
 
 struct Noop {
     fail_once: bool,
-    marks: Marks,
 }
 
 #[async_trait::async_trait]
 impl Handler for Noop {
     async fn run(&self, attempt: AttemptContext) -> Report {
-        self.marks.note(&attempt.task.id, attempt.number());
         if self.fail_once && attempt.retry_count == 0 {
             return Outcome::failure("timeout", "as it was told to").into();
         }

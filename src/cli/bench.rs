@@ -27,7 +27,7 @@ use super::scratch::Scratch;
   redeliver bench --render night.json > benchmarks.md
 
 Runs a no-op handler on queues and a store of its own, which are removed at the end. -o json: {tasks, tasks_per_s,
-ceiling_per_s, ratio, first_call_ms, p50_ms, p99_ms, rss_mb, cpu_ms_per_1k}.
+ceiling_per_s, ratio, p50_ms, p99_ms, rss_mb, cpu_ms_per_1k}.
 
 With --scenario, what is promised is measured and judged, in worker processes of their own: first-try, fail-once, storm, waiting, replay,
 rows, processes, sustained (40 minutes by itself), or all. A promise that is missed is in the report; the exit code is 0 all the same.")]
@@ -47,10 +47,6 @@ pub struct Args {
     /// How long a failed task waits, in a delay queue [default with --scenario: 10s]
     #[arg(long, value_name = "DURATION", value_parser = super::positive_duration)]
     delay: Option<Duration>,
-    /// Where every call of the handler leaves 16 bytes, for benches/compare: u32 task, u32 attempt, f64 seconds of the monotonic clock, all
-    /// little-endian. No latency run
-    #[arg(long, value_name = "FILE")]
-    marks: Option<PathBuf>,
     /// With metrics, and with logs as REDELIVER_LOG and --log-format say
     #[arg(long)]
     observed: bool,
@@ -85,10 +81,9 @@ pub async fn run(args: &Args, globals: &Globals, context: &Context) -> anyhow::R
         gates: args.gates,
         fail_once: args.fail_once,
         delay: args.delay,
-        marks: args.marks.clone(),
         observed: args.observed,
-        // Its tasks are few and would all wait for their second attempt, or are no part of a comparison.
-        latency_rate: if args.fail_once || args.marks.is_some() { 0 } else { bench::Options::default().latency_rate },
+        // Its tasks are few and would all wait for their second attempt.
+        latency_rate: if args.fail_once { 0 } else { bench::Options::default().latency_rate },
         ..bench::Options::default()
     };
     let folder = Scratch::new("bench", args.dir.as_deref())?;
@@ -125,7 +120,6 @@ pub async fn run(args: &Args, globals: &Globals, context: &Context) -> anyhow::R
         ("tasks_per_s", figures.tasks_per_s.to_string()),
         ("ceiling_per_s", figures.ceiling_per_s.to_string()),
         ("ratio", figures.ratio.to_string()),
-        ("first_call_ms", figures.first_call_ms.to_string()),
         ("p50_ms", figures.p50_ms.to_string()),
         ("p99_ms", figures.p99_ms.to_string()),
         ("rss_mb", figures.rss_mb.to_string()),

@@ -49,7 +49,9 @@ pub(super) async fn first_try(site: &Site<'_>, settings: &Settings) -> anyhow::R
         let mut figures = Figures::default();
         let bare = ground.ceiling(&bodies, &mut figures).await?;
         figures.set("publish_per_s", ground.publish(&bodies).await?);
+        let started_us = epoch_us();
         let tally = until_succeeded(ground, 1, tasks, STANDSTILL).await?;
+        figures.set("first_start_ms", span_ms(Some(started_us), tally.began_us));
         let rate = per_s(tasks, span_ms(tally.began_us, tally.ended_us));
         figures.set("tasks_per_s", rate);
         figures.set("ratio", rate / bare.consume_per_s);
@@ -94,7 +96,9 @@ pub(super) async fn fail_once(site: &Site<'_>, settings: &Settings) -> anyhow::R
         ground.ceiling(&bodies, &mut figures).await?;
         figures.set("publish_per_s", ground.publish(&bodies).await?);
         let delay = Duration::from_millis(settings.delay_ms);
+        let started_us = epoch_us();
         let tally = until_succeeded(ground, 1, tasks, STANDSTILL + delay).await?;
+        figures.set("first_start_ms", span_ms(Some(started_us), tally.began_us));
         let first_ms = span_ms(tally.began_us, tally.first_settled_us);
         let beyond_ms = span_ms(tally.began_us, tally.ended_us) - delay.as_secs_f64() * 1_000.0;
         figures.set("first_round_ms", first_ms);

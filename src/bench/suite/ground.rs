@@ -77,6 +77,7 @@ impl Ground<'_> {
             max_retries: 1_000,
             limit_per_s,
             conduct,
+            marks: site.marks.clone(),
         };
         let config = setup.config(site.base);
         let url = config.broker.urls.first().cloned().context("no broker.url")?;

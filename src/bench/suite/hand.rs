@@ -4,6 +4,7 @@
 //! benchmark that is killed leaves no worker behind.
 
 use std::io::{BufRead, Read, Write};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::super::Usage;
 use super::super::spread::Spread;
+use super::marks::Marks;
 use super::tally::Tally;
 use crate::broker::Broker;
 use crate::config::Config;
@@ -40,6 +42,7 @@ pub struct Setup {
     /// A limit of all retries together.
     pub(super) limit_per_s: Option<u32>,
     pub(super) conduct: Conduct,
+    pub(super) marks: Option<PathBuf>,
 }
 
 /// What its handler does.
@@ -90,7 +93,9 @@ pub async fn work(
     let setup: Setup = serde_json::from_str(&line).context("stdin does not say what is to be done")?;
     let config = setup.config(base);
     let store = store::open(&config.store.url, config.settings(), true).await?;
-    let route = Route { task_type: TopicPattern::any(), handler: Arc::new(NoWork(setup.conduct)) };
+    let marks = setup.marks.is_some().then(Arc::<Marks>::default);
+    let handler = NoWork { conduct: setup.conduct, marks: marks.clone() };
+    let route = Route { task_type: TopicPattern::any(), handler: Arc::new(handler) };
     let plan = Plan::with_routes(&config, vec![route]);
     let watch = Arc::new(Watch::default());
     let observers = Observers::new(vec![Arc::clone(&watch) as _]);
@@ -108,6 +113,9 @@ pub async fn work(
     let last = watch.tally();
     worker.stop(Duration::from_secs(5)).await;
     store.close().await;
+    if let (Some(marks), Some(file)) = (marks, &setup.marks) {
+        marks.save(file)?;
+    }
     tell(&last)
 }
 
@@ -129,13 +137,19 @@ fn tell(tally: &Tally) -> anyhow::Result<()> {
     std::io::stdout().write_all(line.as_bytes()).context("nobody reads how the worker stands")
 }
 
-struct NoWork(Conduct);
+struct NoWork {
+    conduct: Conduct,
+    marks: Option<Arc<Marks>>,
+}
 
 #[async_trait::async_trait]
 impl Handler for NoWork {
     async fn run(&self, attempt: AttemptContext) -> Report {
+        if let Some(marks) = &self.marks {
+            marks.note(&attempt.task.id, attempt.number());
+        }
         let failed = || Outcome::failure("timeout", "as it was told to").into();
-        match self.0 {
+        match self.conduct {
             Conduct::FailOnce if attempt.retry_count == 0 => failed(),
             Conduct::FailUntil(until_ms) if epoch_us() < until_ms.saturating_mul(1_000) => failed(),
             Conduct::DieOnce if attempt.generation == 0 => {

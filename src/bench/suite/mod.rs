@@ -8,6 +8,7 @@ mod crew;
 mod flow;
 mod ground;
 mod hand;
+mod marks;
 mod render;
 mod report;
 mod rows;
@@ -164,6 +165,8 @@ pub struct Site<'a> {
     pub folder: PathBuf,
     /// Starts a process that calls [`work`] with what it reads; its stdin and stdout are ours.
     pub worker: &'a (dyn Fn() -> tokio::process::Command + Sync),
+    /// Where a worker of the last run leaves a record of each call of its handler: see `benches/compare`.
+    pub marks: Option<PathBuf>,
     /// Gets a line now and then.
     pub progress: &'a (dyn Fn(&str) + Sync),
 }

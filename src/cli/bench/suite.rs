@@ -27,6 +27,10 @@ pub struct SuiteArgs {
     /// Write everything that was found to this file, as JSON, after each scenario
     #[arg(long, value_name = "FILE", requires = "scenarios")]
     report: Option<PathBuf>,
+    /// Where every call of the last run's handler leaves 16 bytes, for benches/compare: u32 task, u32 attempt, f64 seconds of the monotonic
+    /// clock, all little-endian
+    #[arg(long, value_name = "FILE", requires = "scenarios")]
+    marks: Option<PathBuf>,
     /// storm: how long the third party is dead
     #[arg(long, value_name = "DURATION", default_value = "30s", requires = "scenarios", value_parser = positive_duration)]
     outage: Duration,
@@ -176,6 +180,7 @@ pub async fn run(args: &super::Args, globals: &Globals, context: &Context) -> an
         open_broker: &open_broker,
         folder: folder.path.clone(),
         worker: &worker,
+        marks: suite.marks.clone(),
         progress: &|text| context.say(text),
     };
     let mut keep = |report: &Report| suite.report.as_deref().map_or(Ok(()), |file| write(file, report));

@@ -16,7 +16,7 @@ pub(super) struct Mask(u64);
 impl Mask {
     pub(super) const NONE: Mask = Mask(0);
 
-    pub(super) fn and(self, other: Mask) -> Mask {
+    pub(super) fn with(self, other: Mask) -> Mask {
         Mask(self.0 | other.0)
     }
 

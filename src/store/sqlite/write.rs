@@ -100,7 +100,7 @@ impl Writes {
         let given = tasks.iter().fold(Mask::NONE, |given, task| {
             image.clear();
             written::bind_created(&mut image, task);
-            given.and(image.differs_from(&self.blank))
+            given.with(image.differs_from(&self.blank))
         });
         match self.create.iter().find(|shape| shape.fits(given)) {
             Some(shape) => {

@@ -1,50 +1,30 @@
-//! When the handler was called, kept for a program that compares us with others by the same records.
-//!
-//! Measures nothing itself, and does nothing where nobody asked for it.
+//! When the handler was called, kept for a program that compares us with others by the same records. Measures nothing itself.
 
 use std::path::Path;
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
 
-/// The calls of one run.
+/// The calls of one run, kept here until its end: a full disk must not look like a slow handler.
 #[derive(Default)]
-pub(super) struct Marks {
-    /// Kept here until the end: a full disk must not look like a slow handler.
-    records: Option<Mutex<Vec<u8>>>,
-    first: OnceLock<Instant>,
-}
+pub(super) struct Marks(Mutex<Vec<u8>>);
 
 impl Marks {
-    /// Keeps records, or only the moment of the first call.
-    pub(super) fn new(recording: bool) -> Marks {
-        Marks { records: recording.then(Mutex::default), first: OnceLock::new() }
-    }
-
-    /// Notes a call for the task `bench-NUMBER`; others have no number and are only seen as the first.
+    /// Notes a call for the task `bench-NUMBER`; others have no number.
     ///
     /// A record is 16 bytes, little-endian: u32 task, u32 attempt, f64 seconds of the machine's monotonic clock.
     pub(super) fn note(&self, id: &str, attempt: i64) {
-        self.first.get_or_init(Instant::now);
-        let Some(records) = &self.records else { return };
         let number = id.strip_prefix("bench-").and_then(|number| number.parse::<u32>().ok());
         let (Some(task), Ok(attempt)) = (number, u32::try_from(attempt)) else { return };
-        let mut records = records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         records.extend(task.to_le_bytes());
         records.extend(attempt.to_le_bytes());
         records.extend(monotonic_s().to_le_bytes());
     }
 
-    /// The moment of the first call.
-    pub(super) fn first(&self) -> Option<Instant> {
-        self.first.get().copied()
-    }
-
     /// Writes the records to `path`.
     pub(super) fn save(&self, path: &Path) -> anyhow::Result<()> {
-        let Some(records) = &self.records else { return Ok(()) };
-        let records = records.lock().unwrap_or_else(PoisonError::into_inner);
+        let records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::fs::write(path, &*records).with_context(|| format!("cannot write marks to {}", path.display()))
     }
 }
@@ -72,12 +52,10 @@ mod tests {
     fn a_call_is_one_record_with_task_attempt_and_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("marks");
-        let marks = Marks::new(true);
-        assert_eq!(marks.first(), None);
+        let marks = Marks::default();
         marks.note("bench-00000007", 2);
         marks.note("late-1", 1);
         marks.save(&path).expect("saved");
-        assert!(marks.first().is_some());
         let bytes = std::fs::read(&path).expect("the file");
         assert_eq!((bytes.len(), &bytes[..8]), (16, &[7, 0, 0, 0, 2, 0, 0, 0][..]));
         let at = f64::from_le_bytes(bytes[8..].try_into().expect("eight bytes"));
