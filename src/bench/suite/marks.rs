@@ -29,7 +29,7 @@ impl Marks {
     }
 }
 
-/// The clock that all processes of a machine share; [`Instant`] has it too and does not show it.
+/// The clock that all processes of a machine share; [`std::time::Instant`] has it too and does not show it.
 fn monotonic_s() -> f64 {
     let mut now = std::mem::MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: clock_gettime writes a whole timespec to the pointer when it returns 0, and the value is read only then.

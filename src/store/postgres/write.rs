@@ -3,7 +3,7 @@
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::{Arguments, AssertSqlSafe};
 
-use crate::store::sql::columns::{spec, state};
+use crate::store::sql::columns::{bind_state, spec, state};
 use crate::store::sql::fault::Fault;
 use crate::store::sql::notices;
 use crate::store::sql::value::Bind;
@@ -178,7 +178,10 @@ impl Writes {
     pub(super) async fn save(&self, conn: &mut PgConnection, changes: &Changes) -> Result<(), Fault> {
         let mut message = Message::default();
         message.add(&self.create, &changes.created, |binds, row| written::bind_created(binds, row))?;
-        message.add(&self.update, &changes.updated, |binds, row| written::bind_updated(binds, &row.task))?;
+        message.add(&self.update, &changes.updated, |binds, row| {
+            binds.word(row.task.id());
+            bind_state(binds, &row.task.state);
+        })?;
         message.add(&self.attempt, &changes.attempts, |binds, row| written::bind_attempt(binds, row))?;
         let attachments: Vec<_> =
             changes.attempts.iter().flat_map(|attempt| written::attachments_of(attempt)).collect();

@@ -57,12 +57,6 @@ pub(crate) fn bind_created(binds: &mut impl Bind, task: &Task) {
     bind_spec(binds, &task.spec);
 }
 
-/// A known task, by its id.
-pub(crate) fn bind_updated(binds: &mut impl Bind, task: &Task) {
-    binds.word(task.id());
-    bind_state(binds, &task.state);
-}
-
 pub(crate) fn bind_missing(binds: &mut impl Bind, (spot, at): &(Spot, Millis)) {
     let (queue, word, delay_ms) = spot_columns(spot);
     binds.word(queue).word(word).integer(delay_ms).integer(*at);

@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqliteConnection};
 
 use super::batch::LOAD;
 use super::open;
-use super::write::{Default, ROW, SHAPES, SUBMITTED, Writes, default_of};
+use super::write::{ROW, SHAPES, SUBMITTED, Unset, Writes, default_of};
 use crate::store::sql::columns;
 use crate::store::sql::dialect::Dialect;
 use crate::store::sql::read::sql;
@@ -131,9 +131,9 @@ async fn what_the_smallest_statement_for_a_new_row_leaves_out_has_the_default_th
     let submitted: Vec<&str> = SUBMITTED.split(',').map(str::trim).collect();
     for column in ROW.split(',').map(str::trim).filter(|column| !submitted.contains(column)) {
         let expected = match default_of(column) {
-            Default::Null => None,
-            Default::Zero => Some("0".to_owned()),
-            Default::Word(word) => Some(format!("'{word}'")),
+            Unset::Null => None,
+            Unset::Zero => Some("0".to_owned()),
+            Unset::Word(word) => Some(format!("'{word}'")),
         };
         assert_eq!(defaults[column], expected, "{column}");
     }

@@ -111,7 +111,7 @@ impl Writes {
     }
 
     fn update(&self, conn: &Connection, rows: &[Updated]) -> Result<(), Fault> {
-        let mut fitting = [const { Vec::new() }; 4];
+        let mut fitting = self.update.each_ref().map(|_| Vec::new());
         let (mut before, mut after) = (Image::default(), Image::default());
         for row in rows {
             before.clear();
@@ -143,24 +143,22 @@ impl Writes {
 }
 
 /// What stands in a column that is not given.
-pub(super) enum Default {
+pub(super) enum Unset {
     Null,
     Zero,
     Word(&'static str),
 }
 
 /// The schema's default of a column; where that is a time, NULL, which no row may rely on.
-pub(super) fn default_of(column: &str) -> Default {
+pub(super) fn default_of(column: &str) -> Unset {
     match column {
-        "status" => Default::Word("pending"),
-        "generation" | "retry_count" | "fence" | "releases" | "wakes" | "retry_by_handler" | "priority" => {
-            Default::Zero
-        }
-        "held_turn" | "payload_hash" => Default::Word(""),
-        "dlq_copy" => Default::Word("none"),
-        "labels" => Default::Word("{}"),
-        "payload" => Default::Word("null"),
-        _ => Default::Null,
+        "status" => Unset::Word("pending"),
+        "generation" | "retry_count" | "fence" | "releases" | "wakes" | "retry_by_handler" | "priority" => Unset::Zero,
+        "held_turn" | "payload_hash" => Unset::Word(""),
+        "dlq_copy" => Unset::Word("none"),
+        "labels" => Unset::Word("{}"),
+        "payload" => Unset::Word("null"),
+        _ => Unset::Null,
     }
 }
 
@@ -168,9 +166,9 @@ fn blank() -> Image {
     let mut image = Image::default();
     for column in ROW.split(',') {
         match default_of(column.trim()) {
-            Default::Null => image.null(),
-            Default::Zero => image.integer(0),
-            Default::Word(word) => image.word(word),
+            Unset::Null => image.null(),
+            Unset::Zero => image.integer(0),
+            Unset::Word(word) => image.word(word),
         };
     }
     image
