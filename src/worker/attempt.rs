@@ -13,6 +13,7 @@ use crate::task::{Answer, Change, Command, Decision, Outcome, Settlement, Task, 
 use crate::telemetry::{AttemptSpan, Event};
 
 use super::Shared;
+use super::doubt::{Earlier, own_settlement};
 use super::fallback;
 use super::outbox::Letter;
 use super::patience::Patience;
@@ -137,26 +138,28 @@ pub(super) async fn give_back(shared: &Shared, task: &Task, token: Option<Token>
         let finished = settle::Finished { task, settlement: Box::new(settlement), token, places: None };
         return settle::commit(shared, vec![finished]).await;
     }
-    let nack = token.as_ref().is_some_and(Token::usable);
+    let mut nack = token.as_ref().is_some_and(Token::usable);
     let release = Command::Release { id: task.id().to_owned(), fence: task.state.fence, nack };
     let Some(persisted) = shared.persist(Urgency::Normal, vec![release]).await else { return };
     shared.leases.remove(task.id(), task.state.fence);
-    match persisted.answers.into_iter().next() {
-        Some(Answer::Settled(change)) => {
-            shared.observers.emit(&Event::Settled { task: &change.task, attempt: &change.attempt });
-            if nack && let Some(token) = token {
-                token.nack().await;
-            } else {
-                ack(token).await;
-            }
-        }
+    let change = match persisted.answers.into_iter().next() {
+        Some(Answer::Settled(change)) => Some(change),
         // An earlier try may have been committed, and then this delivery is what the row waits for.
-        _ if persisted.doubt.is_some() && nack => {
-            if let Some(token) = token {
-                token.nack().await;
-            }
+        _ if persisted.doubt.is_some() => match own_settlement(shared, task.id(), task.state.fence).await {
+            Earlier::Change(change) => Some(change),
+            Earlier::Untold | Earlier::None => None,
+        },
+        _ => {
+            nack = false;
+            None
         }
-        _ => ack(token).await,
+    };
+    if let Some(change) = change {
+        shared.observers.emit(&Event::Settled { task: &change.task, attempt: &change.attempt });
+    }
+    match token {
+        Some(token) if nack => _ = token.nack().await,
+        token => ack(token).await,
     }
 }
 

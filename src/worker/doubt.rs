@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::store::Urgency;
-use crate::task::{Answer, Attempt, Change, Command, Status, Task, class};
+use crate::task::{Answer, Attempt, AttemptOutcome, Change, Command, Stamp, Status, Task, class};
 
 use super::Shared;
 use super::patience::Patience;
@@ -33,10 +33,10 @@ pub(super) async fn own_claims(shared: &Shared, ids: Vec<String>) -> Vec<Option<
 
 /// What an earlier try of a settlement that is refused now has done.
 pub(super) enum Earlier {
-    /// It was committed, and the row is as it left it.
+    /// It was committed, and nobody has told of it.
     Change(Box<Change>),
-    /// It was committed, and others have gone on with the row; or the worker ends and nobody is told.
-    Passed,
+    /// The worker ends and nobody is told, or the row has been deleted since.
+    Untold,
     /// Nothing: the lease was lost.
     None,
 }
@@ -52,16 +52,37 @@ pub(super) async fn own_settlement(shared: &Shared, id: &str, fence: i64) -> Ear
         match read.await {
             Ok(read) => break read,
             Err(error) if patience.again(shared, &error).await => {}
-            Err(_) => return Earlier::Passed,
+            Err(_) => return Earlier::Untold,
         }
     };
     let lost = |attempt: &Attempt| attempt.failure.as_ref().is_some_and(|failure| failure.class == class::WORKER_LOST);
     let ours = |attempt: &Attempt| attempt.fence == fence && attempt.worker == shared.name && !lost(attempt);
     let Some(attempt) = attempts.into_iter().find(ours) else { return Earlier::None };
-    let Some(task) = task.filter(|task| task.state.fence == fence && task.state.status != Status::Running) else {
-        return Earlier::Passed;
-    };
+    let Some(task) = task else { return Earlier::Untold };
+    if task.state.fence != fence {
+        return Earlier::Change(Box::new(Change {
+            task: as_it_left(task, &attempt),
+            attempt: Arc::new(attempt),
+            wake_up: None,
+            turns: Vec::new(),
+        }));
+    }
     let waits = task.state.status.is_waiting();
     let wake_up = task.state.outstanding.filter(|_| waits).map(|route| task.wake_up(route));
     Earlier::Change(Box::new(Change { task, attempt: Arc::new(attempt), wake_up, turns: Vec::new() }))
+}
+
+/// The task for those who count and log an attempt that others have gone on from: what became of the task since is theirs to tell, and
+/// would be counted twice. An attempt that the task died of has been replayed since, so nothing ended with it.
+fn as_it_left(mut task: Task, attempt: &Attempt) -> Task {
+    let state = &mut task.state;
+    state.status = match attempt.outcome {
+        AttemptOutcome::Succeeded => Status::Succeeded,
+        AttemptOutcome::Retried | AttemptOutcome::Died | AttemptOutcome::Released => Status::RetryWaiting,
+    };
+    state.stamp = Stamp { generation: attempt.generation, retry_count: attempt.number };
+    state.failure.clone_from(&attempt.failure);
+    state.dead_reason = None;
+    state.degraded = None;
+    task
 }

@@ -141,7 +141,7 @@ pub(super) async fn commit(shared: &Shared, batch: Vec<Finished>) {
                 ack(token).await;
                 match if doubt.is_some() { own_settlement(shared, &id, fence).await } else { Earlier::None } {
                     Earlier::Change(change) => after_settled(shared, *change),
-                    Earlier::Passed => {}
+                    Earlier::Untold => {}
                     Earlier::None => shared.observers.emit(&Event::SettleRefused { id: &id, fence }),
                 }
             }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use redeliver::handler::{AttemptContext, Handler, Report};
 use redeliver::producer::Producer;
 use redeliver::store::{Store, StoreError, Urgency};
-use redeliver::task::{Answer, Attempt, Command, Envelope};
+use redeliver::task::{Answer, Attempt, Command, Envelope, Outcome, Status, class};
 use redeliver::telemetry::{Event, Observer, Observers};
 use redeliver::worker::Worker;
 
@@ -23,13 +24,18 @@ const AWAY: Duration = Duration::from_millis(3_300);
 #[derive(Default)]
 struct Told {
     settled: AtomicU64,
+    /// Those of them that ended the task.
+    ended: AtomicU64,
     refused: AtomicU64,
 }
 
 impl Observer for Told {
     fn observe(&self, event: &Event<'_>) {
         match event {
-            Event::Settled { .. } => self.settled.fetch_add(1, Ordering::SeqCst),
+            Event::Settled { task, .. } => {
+                self.ended.fetch_add(u64::from(task.state.status.is_ended()), Ordering::SeqCst);
+                self.settled.fetch_add(1, Ordering::SeqCst)
+            }
             Event::SettleRefused { .. } => self.refused.fetch_add(1, Ordering::SeqCst),
             _ => 0,
         };
@@ -41,6 +47,8 @@ struct Muted {
     away: Arc<AtomicBool>,
     over: AtomicBool,
     of: fn(&Command) -> bool,
+    /// Whoever asks what became of it is answered when the task has ended.
+    late: Option<Arc<dyn Store>>,
 }
 
 #[async_trait]
@@ -63,7 +71,10 @@ impl Interference for Muted {
         Ok(answers)
     }
 
-    async fn before(&self, _call: &'static str) -> Result<(), StoreError> {
+    async fn before(&self, call: &'static str) -> Result<(), StoreError> {
+        if let Some(store) = self.late.as_ref().filter(|_| call == "attempts") {
+            wait_for_end(store.as_ref(), "t1").await;
+        }
         Ok(())
     }
 
@@ -72,15 +83,29 @@ impl Interference for Muted {
     }
 }
 
+/// When the worker hears what became of a commit whose answer was lost.
+#[derive(Clone, Copy, PartialEq)]
+enum Hears {
+    AtOnce,
+    /// When others have gone on from it.
+    WhenAllIsOver,
+}
+
 /// Runs a task that fails `failures` times, through an outage that begins with the lost answer. Its attempts, and how often the handler
 /// was called.
-async fn through(failures: i64, of: fn(&Command) -> bool, told: &Arc<Told>) -> Option<(Vec<Attempt>, u64)> {
+async fn through(
+    failures: i64,
+    of: fn(&Command) -> bool,
+    hears: Hears,
+    told: &Arc<Told>,
+) -> Option<(Vec<Attempt>, u64)> {
     let mut seen = None;
     support::with_vhost(async |vhost| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let inner = store(&folder.path().join("store.db")).await;
         let (away, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let interference = Muted { away: Arc::clone(&away), over: AtomicBool::new(false), of };
+        let late = (hears == Hears::WhenAllIsOver).then(|| Arc::clone(&inner));
+        let interference = Muted { away: Arc::clone(&away), over: AtomicBool::new(false), of, late };
         let muted: Arc<dyn Store> = Arc::new(StoreDouble { inner: Arc::clone(&inner), interference });
         let plan = plan(Flaky { failures, step: None, calls: Arc::clone(&calls) });
         let first = broker(&vhost.url());
@@ -113,17 +138,79 @@ async fn through(failures: i64, of: fn(&Command) -> bool, told: &Arc<Told>) -> O
 #[tokio::test]
 async fn a_claim_whose_answer_was_lost_is_run_once_and_never_called_lost() {
     let claims = |command: &Command| matches!(command, Command::Submit(_));
-    let Some((attempts, calls)) = through(0, claims, &Arc::default()).await else { return };
+    let Some((attempts, calls)) = through(0, claims, Hears::AtOnce, &Arc::default()).await else { return };
     assert_eq!(outcomes(&attempts), [WORKED]);
     assert_eq!(calls, 1);
 }
 
-#[tokio::test]
-async fn a_settlement_whose_answer_was_lost_is_told_once_and_not_as_refused() {
+async fn is_told_once_and_not_as_refused(hears: Hears) {
     let settles = |command: &Command| matches!(command, Command::Settle { .. });
     let told = Arc::new(Told::default());
-    let Some((attempts, calls)) = through(1, settles, &told).await else { return };
+    let Some((attempts, calls)) = through(1, settles, hears, &told).await else { return };
     assert_eq!(outcomes(&attempts), [FAILED, WORKED]);
     assert_eq!(calls, 2);
     assert_eq!((told.settled.load(Ordering::SeqCst), told.refused.load(Ordering::SeqCst)), (2, 0));
+    assert_eq!(told.ended.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_settlement_whose_answer_was_lost_is_told_once_and_not_as_refused() {
+    is_told_once_and_not_as_refused(Hears::AtOnce).await;
+}
+
+#[tokio::test]
+async fn a_settlement_whose_answer_was_lost_is_told_once_when_others_went_on_from_it() {
+    is_told_once_and_not_as_refused(Hears::WhenAllIsOver).await;
+}
+
+/// Runs until it is told to end.
+struct Endless;
+
+#[async_trait]
+impl Handler for Endless {
+    async fn run(&self, attempt: AttemptContext) -> Report {
+        attempt.cancel.cancelled().await;
+        Outcome::failure(class::SERVER_ERROR, "told to end").into()
+    }
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_was_lost_is_told_once() {
+    support::with_vhost(async |vhost| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let inner = store(&folder.path().join("store.db")).await;
+        let away = Arc::new(AtomicBool::new(false));
+        let of = |command: &Command| matches!(command, Command::Release { .. });
+        let interference = Muted { away: Arc::clone(&away), over: AtomicBool::new(false), of, late: None };
+        let muted = Arc::new(StoreDouble { inner: Arc::clone(&inner), interference });
+        let plan = plan(Endless);
+        let connection = broker(&vhost.url());
+        connection.declare(&plan.topology).await.expect("the topology");
+        let told = Arc::new(Told::default());
+        let observers = Observers::new(vec![Arc::clone(&told) as Arc<dyn Observer>]);
+        let worker = Worker::start(muted, Arc::clone(&connection), plan, observers).await.expect("a worker");
+        Producer::new(broker(&vhost.url())).publish(Envelope::new("test.crash").id("t1")).await.expect("published");
+        let running = async {
+            loop {
+                let task = inner.get(&["t1".to_owned()]).await.expect("the store").pop().flatten();
+                if task.is_some_and(|task| task.state.status == Status::Running) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), running).await.expect("the attempt begins");
+        let returns = async {
+            let lost = async {
+                while !away.swap(false, Ordering::SeqCst) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), lost).await.expect("the answer is lost");
+        };
+        tokio::join!(worker.stop(Duration::ZERO), returns);
+        assert_eq!((told.settled.load(Ordering::SeqCst), told.ended.load(Ordering::SeqCst)), (1, 0));
+        assert_eq!(inner.attempts("t1").await.expect("attempts").len(), 1);
+    })
+    .await;
 }

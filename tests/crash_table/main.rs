@@ -69,7 +69,7 @@ fn config() -> Config {
     config
 }
 
-fn plan(handler: Flaky) -> Plan {
+fn plan(handler: impl Handler + 'static) -> Plan {
     Plan::with_routes(&config(), vec![Route { task_type: TopicPattern::any(), handler: Arc::new(handler) }])
 }
 
