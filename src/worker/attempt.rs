@@ -56,7 +56,7 @@ pub(super) async fn run(
     let cancel = CancellationToken::new();
     if shared.stop_attempts.is_cancelled() {
         // Claimed while the worker was told to stop: nothing has started, and nothing starts now.
-        give_back(&shared, &task, token).await;
+        Box::pin(give_back(&shared, &task, token)).await;
         shared.leases.remove(&id, fence);
         return;
     }
@@ -110,7 +110,8 @@ pub(super) async fn run(
             shared.observers.emit(&Event::SettleRefused { id: &id, fence });
             ack(token).await;
         }
-        Ended::Stopped => give_back(&shared, &task, token).await,
+        // In a box, as what most attempts never do: each is one allocation, and the smaller for it.
+        Ended::Stopped => Box::pin(give_back(&shared, &task, token)).await,
         Ended::Stuck => tracing::warn!(task = id, "a handler did not end; its lease has to"),
     }
     shared.leases.remove(&id, fence);

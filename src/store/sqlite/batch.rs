@@ -61,8 +61,8 @@ fn load(conn: &Connection, context: &mut Context, commands: &[Command], now: Mil
         rows.dlqs = all_now(conn, ledgers::DLQS, |row| ledgers::dlq(row))?.into_iter().collect();
     }
     for id in &needs.running {
-        match context.running.get(id) {
-            Some(task) => rows.load(task.clone()),
+        match context.running.take(id) {
+            Some(task) => rows.load(task),
             None => _ = needs.ids.insert(id),
         }
     }

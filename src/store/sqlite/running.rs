@@ -21,8 +21,9 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn get(&self, id: &str) -> Option<&Task> {
-        self.rows.get(id).map(AsRef::as_ref)
+    /// Hands out a row. Once it is written it is remembered again; one that is not changed has to be read the next time.
+    pub(super) fn take(&mut self, id: &str) -> Option<Box<Task>> {
+        self.rows.remove(id)
     }
 
     fn written(&mut self, task: Box<Task>) {

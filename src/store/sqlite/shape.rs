@@ -41,6 +41,9 @@ fn bit(place: usize) -> u64 {
     u32::try_from(place).ok().and_then(|place| 1_u64.checked_shl(place)).unwrap_or(0)
 }
 
+/// The mark of a column that is NULL.
+const NULL: u8 = b'n';
+
 /// The columns of a row, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Image {
@@ -66,6 +69,12 @@ impl Image {
         starts.zip(&self.ends).map(|(start, end)| self.bytes.get(start..*end).unwrap_or_default())
     }
 
+    /// The columns that are not NULL.
+    pub(super) fn given(&self) -> Mask {
+        let given = self.columns().enumerate().filter(|(_, column)| *column != [NULL]);
+        Mask(given.fold(0, |mask, (place, _)| mask | bit(place)))
+    }
+
     /// The columns that are not the same in `other`, or not there.
     pub(super) fn differs_from(&self, other: &Image) -> Mask {
         let mut others = other.columns();
@@ -80,7 +89,7 @@ impl Bind for Image {
     }
 
     fn null(&mut self) -> &mut Image {
-        self.column(b'n', &[])
+        self.column(NULL, &[])
     }
 
     fn number(&mut self, number: Option<i64>) -> &mut Image {
@@ -196,6 +205,7 @@ mod tests {
         // Neither runs into its neighbour.
         assert_eq!(image(1, Some("xy"), b"z").differs_from(&image(1, Some("x"), b"yz")), Mask::of(LIST, "b, d"));
         assert_eq!(one.differs_from(&Image::default()), Mask::of(LIST, LIST));
+        assert_eq!(image(1, None, b"n").given(), Mask::of(LIST, "a, c, d"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Writes what a batch changed: a few statements, whatever the number of rows.
 
+use std::sync::Arc;
+
 use rusqlite::Connection;
 
 use super::ladder::Ladder;
@@ -9,7 +11,7 @@ use crate::store::sql::fault::Fault;
 use crate::store::sql::notices;
 use crate::store::sql::value::Bind;
 use crate::store::sql::written::{self, columns};
-use crate::task::{Changes, Notice, Task, Updated};
+use crate::task::{Attempt, Changes, Notice, Task, Updated};
 
 const STATE: &str = state!();
 pub(super) const ROW: &str = concat!(state!(), ", ", spec!());
@@ -24,6 +26,9 @@ const ENDED: &str = "status, wake_at, worker, started_at, passes, variant, ended
 const STARTED: &str =
     "status, wake_at, fence, worker, started_at, wakes, sent_lane, sent_rung_ms, sent_at, arrives_at, passes";
 
+/// An attempt that succeeded without a delay before it.
+const WORKED: &str = "task_id, fence, number, generation, outcome, started_at, ended_at, worker, policy, variant";
+
 #[cfg(test)]
 pub(super) const SHAPES: [&str; 4] = [SUBMITTED, RENEWED, ENDED, STARTED];
 
@@ -35,7 +40,8 @@ pub(super) struct Writes {
     blank: Image,
     /// For a known row as few columns as it needs.
     update: [Shape; 4],
-    attempt: Ladder,
+    /// For an attempt as few columns as it needs.
+    attempt: [Shape; 2],
     attachment: Ladder,
     result: Ladder,
     cached: Ladder,
@@ -52,12 +58,14 @@ impl Writes {
         let insert = |table, columns| Ladder::insert("INSERT INTO", table, columns);
         let replace = |table, columns| Ladder::insert("INSERT OR REPLACE INTO", table, columns);
         let create = |names| Shape::new(ROW, names, |columns| Ladder::insert("INSERT INTO", "tasks", columns));
+        let record =
+            |names| Shape::new(columns::ATTEMPT, names, |columns| Ladder::insert("INSERT INTO", "attempts", columns));
         let update = |names| Shape::new(STATE, names, |columns| Ladder::update("tasks", "id", columns));
         Writes {
             create: [SUBMITTED, ROW].map(create),
             blank: blank(),
             update: [RENEWED, ENDED, STARTED, STATE].map(update),
-            attempt: insert("attempts", columns::ATTEMPT),
+            attempt: [WORKED, columns::ATTEMPT].map(record),
             attachment: insert("attachments", columns::ATTACHMENT),
             result: replace("results", columns::RESULT),
             cached: replace("cached", columns::CACHED),
@@ -80,7 +88,7 @@ impl Writes {
     pub(super) fn save(&self, conn: &Connection, changes: &Changes) -> Result<(), Fault> {
         self.create(conn, &changes.created)?;
         self.update(conn, &changes.updated)?;
-        self.attempt.run(conn, &changes.attempts, |binds, row| written::bind_attempt(binds, row))?;
+        self.record(conn, &changes.attempts)?;
         let attachments: Vec<_> =
             changes.attempts.iter().flat_map(|attempt| written::attachments_of(attempt)).collect();
         self.attachment.run(conn, &attachments, |binds, row| written::bind_attachment(binds, row))?;
@@ -111,9 +119,8 @@ impl Writes {
     }
 
     fn update(&self, conn: &Connection, rows: &[Updated]) -> Result<(), Fault> {
-        let mut fitting = self.update.each_ref().map(|_| Vec::new());
         let (mut before, mut after) = (Image::default(), Image::default());
-        for row in rows {
+        let sorted = by_shape(&self.update, rows, |row| {
             before.clear();
             after.clear();
             // Nothing is known of one that was not loaded, so all its columns differ.
@@ -121,16 +128,27 @@ impl Writes {
                 bind_state(&mut before, &task.state);
             }
             bind_state(&mut after, &row.task.state);
-            let differing = after.differs_from(&before);
-            match self.update.iter().zip(&mut fitting).find(|(shape, _)| shape.fits(differing)) {
-                Some((_, rows)) => rows.push(&row.task),
-                None => return Err(Fault::Unusable("no statement writes a whole state".into())),
-            }
+            after.differs_from(&before)
+        })?;
+        for (shape, rows) in self.update.iter().zip(&sorted) {
+            shape.ladder.run(conn, rows, |binds, row| {
+                binds.word(row.task.id());
+                bind_state(&mut shape.sieve(binds), &row.task.state);
+            })?;
         }
-        for (shape, tasks) in self.update.iter().zip(&fitting) {
-            shape.ladder.run(conn, tasks, |binds, task| {
-                binds.word(task.id());
-                bind_state(&mut shape.sieve(binds), &task.state);
+        Ok(())
+    }
+
+    fn record(&self, conn: &Connection, attempts: &[Arc<Attempt>]) -> Result<(), Fault> {
+        let mut image = Image::default();
+        let sorted = by_shape(&self.attempt, attempts, |attempt| {
+            image.clear();
+            written::bind_attempt(&mut image, attempt);
+            image.given()
+        })?;
+        for (shape, attempts) in self.attempt.iter().zip(&sorted) {
+            shape.ladder.run(conn, attempts, |binds, attempt| {
+                written::bind_attempt(&mut shape.sieve(binds), attempt);
             })?;
         }
         Ok(())
@@ -140,6 +158,23 @@ impl Writes {
     pub(super) fn save_notices(&self, conn: &Connection, notices: &[Notice]) -> Result<(), Fault> {
         self.notice.run(conn, notices, |binds, row| notices::bind(binds, row))
     }
+}
+
+/// The rows of each statement: of several the first that writes all columns which `needed` says of a row.
+fn by_shape<'r, R, const N: usize>(
+    shapes: &[Shape; N],
+    rows: &'r [R],
+    mut needed: impl FnMut(&R) -> Mask,
+) -> Result<[Vec<&'r R>; N], Fault> {
+    let mut fitting = [const { Vec::new() }; N];
+    for row in rows {
+        let needed = needed(row);
+        match shapes.iter().zip(&mut fitting).find(|(shape, _)| shape.fits(needed)) {
+            Some((_, rows)) => rows.push(row),
+            None => return Err(Fault::Unusable("no statement writes a whole row".into())),
+        }
+    }
+    Ok(fitting)
 }
 
 /// What stands in a column that is not given.
