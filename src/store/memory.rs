@@ -4,8 +4,10 @@
 //! with the process.
 
 mod access;
+mod jobs;
 mod look;
 mod notices;
+mod prune;
 mod triage;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -47,7 +49,7 @@ struct Inner {
     nodes: BTreeMap<String, Node>,
     access: access::Access,
     notices: notices::Notices,
-    triage: triage::Triage,
+    triage: jobs::Triage,
     /// Rows inserted past the commands, as another process would.
     outside_changes: i64,
 }

@@ -1,10 +1,11 @@
 //! The part of the port that is about dead letters, by looking at everything.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use super::{Inner, MemoryStore};
+use super::MemoryStore;
+use super::jobs::Item;
 use crate::store::replay::{became, command_for};
 use crate::store::triage::HOUR_MS;
 use crate::store::{
@@ -13,123 +14,6 @@ use crate::store::{
     ReplayStep, Selection, Steer, Steered, StoreError, TriageStore,
 };
 use crate::task::{AttemptOutcome, EditRecord, Millis, PayloadEdit, Status, Task};
-
-/// What the store keeps besides tasks.
-#[derive(Debug, Default)]
-pub(super) struct Triage {
-    notes: BTreeMap<(String, String), GroupNote>,
-    jobs: BTreeMap<i64, ReplayJob>,
-    items: BTreeMap<(i64, i64), Item>,
-    pub(super) edits: Vec<EditRecord>,
-    looked_to: Option<Millis>,
-}
-
-#[derive(Debug, Clone)]
-struct Item {
-    item: ReplayItem,
-    runs_generation: Option<i64>,
-}
-
-impl Inner {
-    /// Letters that match, newest first.
-    fn letters(&self, selection: &Selection) -> Vec<&Task> {
-        let letters = self.order.values().rev().filter_map(|id| self.rows.get(id));
-        let letters = letters.filter(|task| task.state.status == Status::Dead && self.matches(&selection.filter, task));
-        letters.take(selection.limit.unwrap_or(usize::MAX)).collect()
-    }
-
-    /// The items of a job over `selection`: id, generation, and why it is skipped.
-    fn select(&self, selection: &Selection, edited: bool) -> Vec<(String, i64, Option<&'static str>)> {
-        let letters = self.letters(selection);
-        let mut chosen: Vec<_> = letters
-            .iter()
-            .map(|task| {
-                let fit = edited || task.state.dead_reason.is_none_or(|reason| reason.is_replayable());
-                (task.id().to_owned(), task.stamp().generation, (!fit).then_some("not_replayable"))
-            })
-            .collect();
-        if selection.limit.is_none_or(|most| chosen.len() < most) {
-            let known: HashSet<&str> = letters.iter().map(|task| task.id()).collect();
-            for id in selection.filter.ids.iter().filter(|id| !known.contains(id.as_str())) {
-                let task = self.rows.get(id);
-                let why = match task.map(|task| task.state.status) {
-                    None => "not_found",
-                    Some(Status::Dead) => "not_matched",
-                    Some(_) => "not_dead",
-                };
-                chosen.push((id.clone(), task.map_or(0, |task| task.stamp().generation), Some(why)));
-            }
-        }
-        chosen
-    }
-
-    /// The item with what it has come to by now.
-    fn live(&self, item: &Item) -> ReplayItem {
-        let mut found = item.item.clone();
-        let runs = found.runs_as.as_ref().and_then(|id| self.rows.get(id));
-        if let (ItemOutcome::Replayed, Some(task), Some(generation)) = (found.outcome, runs, item.runs_generation) {
-            let outcome = ItemOutcome::of(task.state.status, task.stamp().generation, generation);
-            found.outcome = outcome.unwrap_or(ItemOutcome::Replayed);
-        }
-        found.runs_as = found.runs_as.filter(|id| *id != found.task_id);
-        found
-    }
-
-    fn items_of_job(&self, job: i64) -> impl Iterator<Item = &Item> {
-        self.triage.items.range((job, i64::MIN)..=(job, i64::MAX)).map(|(_, item)| item)
-    }
-
-    fn job(&self, id: i64) -> Option<ReplayJob> {
-        let mut job = self.triage.jobs.get(&id)?.clone();
-        job.counts = ItemCounts::default();
-        for item in self.items_of_job(id) {
-            let item = self.live(item);
-            job.counts.add(item.outcome, item.why.as_deref(), 1);
-        }
-        Some(job)
-    }
-
-    fn add_job(&mut self, job: ReplayJob, letters: Vec<(String, i64, Option<&'static str>)>) -> ReplayJob {
-        let (id, at) = (job.id, job.created_at);
-        for (position, (task_id, generation, why)) in (1..).zip(letters) {
-            let outcome = if why.is_some() { ItemOutcome::Skipped } else { ItemOutcome::Waiting };
-            let why = why.map(str::to_owned);
-            let item = ReplayItem { job: id, position, task_id, generation, outcome, why, runs_as: None, at };
-            self.triage.items.insert((id, position), Item { item, runs_generation: None });
-        }
-        self.triage.jobs.insert(id, job.clone());
-        self.job(id).unwrap_or(job)
-    }
-
-    fn held(&mut self, lease: &ReplayLease) -> Option<&mut ReplayJob> {
-        let job = self.triage.jobs.get_mut(&lease.job)?;
-        (job.fence == lease.fence && job.state == ReplayState::Running).then_some(job)
-    }
-
-    fn new_job(&self, origin: ReplayOrigin, pace: Pace, now: Millis) -> ReplayJob {
-        ReplayJob {
-            id: self.triage.jobs.last_key_value().map_or(1, |(last, _)| last + 1),
-            origin,
-            created_at: now,
-            created_by: None,
-            reason: None,
-            about: serde_json::json!({}),
-            pace,
-            edit: None,
-            state: ReplayState::Running,
-            why: None,
-            changed_by: None,
-            changed_at: now,
-            stage: 0,
-            paced_to_us: 0,
-            worker: None,
-            fence: 0,
-            lease_until: 0,
-            ended_at: None,
-            counts: ItemCounts::default(),
-        }
-    }
-}
 
 fn key_of(by: &LetterGroupBy, task: &Task) -> Option<String> {
     let failure = task.state.failure.as_ref();
@@ -512,84 +396,8 @@ impl TriageStore for MemoryStore {
     }
 
     async fn prune(&self, what: Prunable, before: Millis, most: usize, dry_run: bool) -> Result<i64, StoreError> {
-        let mut inner = self.inner();
         let most = if dry_run { usize::MAX } else { most };
-        let removed = match what {
-            Prunable::Tasks => inner.prune_tasks(before, most, dry_run),
-            Prunable::Attachments => inner.prune_attachments(before, most, dry_run),
-            Prunable::Cached => {
-                let old = inner.cached.iter().filter(|(_, (_, stored_at))| *stored_at < before);
-                let old: Vec<_> = old.map(|(key, _)| key.clone()).take(most).collect();
-                if !dry_run {
-                    old.iter().for_each(|key| _ = inner.cached.remove(key));
-                }
-                old.len()
-            }
-            Prunable::Gates => {
-                let idle = inner.rows.gates.iter().filter(|(_, state)| state.is_idle_since(before));
-                let idle: Vec<String> = idle.map(|(key, _)| key.clone()).take(most).collect();
-                if !dry_run {
-                    idle.iter().for_each(|key| _ = inner.rows.gates.remove(key));
-                }
-                idle.len()
-            }
-            Prunable::Replays => {
-                let old = inner.triage.jobs.values().filter(|job| job.state.is_final());
-                let old = old.filter(|job| job.ended_at.is_some_and(|at| at < before));
-                let old: HashSet<i64> = old.map(|job| job.id).take(most).collect();
-                if !dry_run {
-                    inner.triage.jobs.retain(|id, _| !old.contains(id));
-                    inner.triage.items.retain(|(job, _), _| !old.contains(job));
-                }
-                old.len()
-            }
-        };
+        let removed = self.inner().prune(what, before, most, dry_run);
         Ok(i64::try_from(removed).unwrap_or(i64::MAX))
-    }
-}
-
-impl Inner {
-    fn prune_tasks(&mut self, before: Millis, most: usize, dry_run: bool) -> usize {
-        let awaited: HashSet<&str> = self
-            .triage
-            .items
-            .values()
-            .filter(|item| item.item.outcome == ItemOutcome::Replayed)
-            .flat_map(|item| [Some(item.item.task_id.as_str()), item.item.runs_as.as_deref()])
-            .flatten()
-            .collect();
-        let may_go = |task: &&Task| {
-            matches!(task.state.status, Status::Succeeded | Status::Discarded | Status::Cancelled)
-                && task.state.ended_at.is_some_and(|at| at < before)
-                && !awaited.contains(task.id())
-        };
-        let ids: Vec<String> = self.rows.tasks().filter(may_go).map(|task| task.id().to_owned()).take(most).collect();
-        if !dry_run {
-            for id in &ids {
-                self.rows.forget(id);
-                self.results.remove(id);
-                self.attempts.retain(|(task, _), _| task != id);
-                if let Some(place) = self.places.remove(id) {
-                    self.order.remove(&place);
-                }
-            }
-        }
-        ids.len()
-    }
-
-    fn prune_attachments(&mut self, before: Millis, most: usize, dry_run: bool) -> usize {
-        let rows = &self.rows;
-        let is_dead = |id: &str| rows.get(id).is_some_and(|task| task.state.status == Status::Dead);
-        let mut removed = 0;
-        for attempt in self.attempts.values_mut() {
-            if attempt.ended_at >= before || is_dead(&attempt.task_id) || removed >= most {
-                continue;
-            }
-            removed += attempt.attachments.len();
-            if !dry_run {
-                attempt.attachments.clear();
-            }
-        }
-        removed
     }
 }
