@@ -76,11 +76,13 @@ pub(super) async fn own_settlement(shared: &Shared, id: &str, fence: i64) -> Ear
 /// would be counted twice. An attempt that the task died of has been replayed since, so nothing ended with it.
 fn as_it_left(mut task: Task, attempt: &Attempt) -> Task {
     let state = &mut task.state;
-    state.status = match attempt.outcome {
-        AttemptOutcome::Succeeded => Status::Succeeded,
-        AttemptOutcome::Retried | AttemptOutcome::Died | AttemptOutcome::Released => Status::RetryWaiting,
+    let (status, spent) = match attempt.outcome {
+        AttemptOutcome::Succeeded => (Status::Succeeded, 0),
+        AttemptOutcome::Retried => (Status::RetryWaiting, 1),
+        AttemptOutcome::Died | AttemptOutcome::Released => (Status::RetryWaiting, 0),
     };
-    state.stamp = Stamp { generation: attempt.generation, retry_count: attempt.number };
+    state.status = status;
+    state.stamp = Stamp { generation: attempt.generation, retry_count: attempt.number - 1 + spent };
     state.failure.clone_from(&attempt.failure);
     state.dead_reason = None;
     state.degraded = None;
