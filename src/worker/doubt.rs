@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::store::Urgency;
-use crate::task::{Answer, Attempt, AttemptOutcome, Change, Command, Stamp, Status, Task, class};
+use crate::task::{Answer, Attempt, Change, Command, Status, Task, class};
 
 use super::Shared;
 use super::patience::Patience;
@@ -61,7 +61,7 @@ pub(super) async fn own_settlement(shared: &Shared, id: &str, fence: i64) -> Ear
     let Some(task) = task else { return Earlier::Untold };
     if task.state.fence != fence {
         return Earlier::Change(Box::new(Change {
-            task: as_it_left(task, &attempt),
+            task: as_it_left(task),
             attempt: Arc::new(attempt),
             wake_up: None,
             turns: Vec::new(),
@@ -72,19 +72,11 @@ pub(super) async fn own_settlement(shared: &Shared, id: &str, fence: i64) -> Ear
     Earlier::Change(Box::new(Change { task, attempt: Arc::new(attempt), wake_up, turns: Vec::new() }))
 }
 
-/// The task for those who count and log an attempt that others have gone on from: what became of the task since is theirs to tell, and
-/// would be counted twice. An attempt that the task died of has been replayed since, so nothing ended with it.
-fn as_it_left(mut task: Task, attempt: &Attempt) -> Task {
-    let state = &mut task.state;
-    let (status, spent) = match attempt.outcome {
-        AttemptOutcome::Succeeded => (Status::Succeeded, 0),
-        AttemptOutcome::Retried => (Status::RetryWaiting, 1),
-        AttemptOutcome::Died | AttemptOutcome::Released => (Status::RetryWaiting, 0),
-    };
-    state.status = status;
-    state.stamp = Stamp { generation: attempt.generation, retry_count: attempt.number - 1 + spent };
-    state.failure.clone_from(&attempt.failure);
-    state.dead_reason = None;
-    state.degraded = None;
+/// The task for those who count and log an attempt that others have gone on from. It ended nothing then: it was to be tried again, was
+/// given back, or has been replayed since. What became of the task later is for those others to tell, and would be counted twice.
+fn as_it_left(mut task: Task) -> Task {
+    task.state.status = Status::RetryWaiting;
+    task.state.dead_reason = None;
+    task.state.degraded = None;
     task
 }

@@ -15,7 +15,7 @@ use redeliver::worker::Worker;
 
 use crate::store_double::{Interference, StoreDouble};
 
-use super::{FAILED, Flaky, WORKED, broker, outcomes, plan, store, support, wait_for_end};
+use super::{FAILED, Flaky, WORKED, broker, outcomes, plan, store, support, wait_for, wait_for_end};
 
 /// Longer than the lease, and between two of the growing pauses after which a worker would ask again by itself.
 const AWAY: Duration = Duration::from_millis(3_300);
@@ -190,16 +190,7 @@ async fn a_release_whose_answer_was_lost_is_told_once() {
         let observers = Observers::new(vec![Arc::clone(&told) as Arc<dyn Observer>]);
         let worker = Worker::start(muted, Arc::clone(&connection), plan, observers).await.expect("a worker");
         Producer::new(broker(&vhost.url())).publish(Envelope::new("test.crash").id("t1")).await.expect("published");
-        let running = async {
-            loop {
-                let task = inner.get(&["t1".to_owned()]).await.expect("the store").pop().flatten();
-                if task.is_some_and(|task| task.state.status == Status::Running) {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), running).await.expect("the attempt begins");
+        wait_for(inner.as_ref(), "t1", |status| status == Status::Running).await;
         let returns = async {
             let lost = async {
                 while !away.swap(false, Ordering::SeqCst) {

@@ -146,16 +146,20 @@ async fn die(vhost: &Vhost, path: &Path, step: Step, failures: i64) {
 }
 
 async fn wait_for_end(store: &dyn Store, id: &str) -> Task {
-    let ended = async {
+    wait_for(store, id, Status::is_ended).await
+}
+
+async fn wait_for(store: &dyn Store, id: &str, wanted: fn(Status) -> bool) -> Task {
+    let reached = async {
         loop {
             let task = store.get(&[id.to_owned()]).await.expect("the store").pop().flatten();
-            if let Some(task) = task.filter(|task| task.state.status.is_ended()) {
+            if let Some(task) = task.filter(|task| wanted(task.state.status)) {
                 return task;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("the task ends")
+    tokio::time::timeout(Duration::from_secs(60), reached).await.expect("the task gets there")
 }
 
 /// Waits until the DLQ holds exactly one copy of each dead row.
