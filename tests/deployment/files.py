@@ -256,6 +256,16 @@ def contract(text):
 # ---- all of it ------------------------------------------------------------------------------------------------------
 
 
+def rabbitmq(text):
+    """RabbitMQ reads Erlang's terms, and does not start over a file that is none."""
+    with tempfile.NamedTemporaryFile("w", suffix=".config") as file:
+        file.write(text)
+        file.flush()
+        program = f'case file:consult("{file.name}") of {{ok, [[{{rabbit, [{{_, _}}]}}]]}} -> halt(0); Other -> io:format("~p~n", [Other]), halt(1) end.'
+        run("erl", "-noshell", "-noinput", "-eval", program)
+    need(re.search(r"\{dead_letter_worker_consumer_prefetch, \d+\}", text), "the test brokers find no prefetch to take over")
+
+
 def both(name, check, good, *broken):
     """`good` passes, and each of `broken`, good with something replaced, does not."""
     check(good)
@@ -322,6 +332,10 @@ def main():
     )  # fmt: skip
     dashboard = json.loads((DEPLOY / "grafana/dashboards/redeliver.json").read_text())
     both("Grafana", grafana, dashboard, edit(lambda board: board["panels"][1].update(id=board["panels"][2]["id"])))
+    both(
+        "RabbitMQ", rabbitmq, (DEPLOY / "rabbitmq/advanced.config").read_text(),
+        swap("}\n].", "}\n]"), swap("{rabbit, [", "{rabbit, "), swap("_prefetch", "_prefetsch"),
+    )  # fmt: skip
     if (DEPLOY / "contract/asyncapi.yaml").exists():
         both(
             "AsyncAPI", contract, (DEPLOY / "contract/asyncapi.yaml").read_text(),
