@@ -168,6 +168,7 @@ impl From<StoreError> for Problem {
             StoreError::Unknown { .. } => {
                 Problem::unavailable("the store has not confirmed this in time; look before you repeat it")
             }
+            StoreError::Cursor { .. } => Problem::bad_request("cursor", error.to_string()),
             StoreError::Unusable { .. } => {
                 tracing::error!(%error, "a request could not be done");
                 Problem::internal()

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use redeliver::broker::{Broker, EmbeddedBroker, RabbitBroker};
 use redeliver::config::{self, Config, ConfigError, FlagValue, Loaded, Request, Secrets, process_environment};
+use redeliver::desk::rules;
 use redeliver::store::{self, Store};
 
 use super::Globals;
@@ -142,8 +143,20 @@ impl Context {
     /// # Errors
     /// [`Exit::Usage`].
     pub fn needs_store(&self) -> anyhow::Result<()> {
+        self.not_remote("the store")
+    }
+
+    /// The same for one that needs the broker itself.
+    ///
+    /// # Errors
+    /// [`Exit::Usage`].
+    pub fn needs_broker(&self) -> anyhow::Result<()> {
+        self.not_remote("the broker")
+    }
+
+    fn not_remote(&self, whom: &str) -> anyhow::Result<()> {
         match &self.remote {
-            Some(_) => Err(exit::error(Exit::Usage, "this works on the store itself; leave --api out")),
+            Some(_) => Err(exit::error(Exit::Usage, format!("this works on {whom} itself; leave --api out"))),
             None => Ok(()),
         }
     }
@@ -164,6 +177,39 @@ impl Context {
     pub async fn store_or_new(&self) -> anyhow::Result<Arc<dyn Store>> {
         self.needs_store()?;
         self.bound("the store", open_store(self.config(), Missing::Created)).await?
+    }
+
+    /// The configuration with the rules in force, as workers have them, and where the rules come from: the newest version in the store,
+    /// else the file, also where there is no store yet.
+    ///
+    /// # Errors
+    /// When the store does not answer, or holds rules that cannot be used.
+    pub async fn in_force(&self) -> anyhow::Result<(Config, String)> {
+        let store = match store_exists(self.config()) {
+            true => match self.store().await {
+                Err(error) if exit::of(&error) == Exit::NotFound => None,
+                opened => Some(opened?),
+            },
+            false => None,
+        };
+        let Some(store) = store else { return Ok((self.config().clone(), self.own_source())) };
+        let found = self.bound("the store", self.in_force_in(&*store)).await?;
+        store.close().await;
+        found
+    }
+
+    /// The same with a store that is open already.
+    ///
+    /// # Errors
+    /// As [`Context::in_force`].
+    pub async fn in_force_in(&self, store: &dyn Store) -> anyhow::Result<(Config, String)> {
+        Ok(rules::in_force(store, self.config(), &self.own_source()).await?)
+    }
+
+    /// Where the rules of this machine's own configuration come from.
+    pub fn own_source(&self) -> String {
+        let file = self.loaded.file.as_ref().map(|file| file.display().to_string());
+        file.unwrap_or_else(|| "no file, defaults hold".into())
     }
 
     /// The broker, connected, so that an unreachable one is an error here and not a message lost later.

@@ -101,6 +101,7 @@ pub fn of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::Unavailable { .. } | StoreError::Unknown { .. } => Exit::Unreachable,
         StoreError::Unusable { .. } => Exit::Failed,
+        StoreError::Cursor { .. } => Exit::Usage,
     }
 }
 

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redeliver::config::{Config, show_duration};
+use redeliver::config::show_duration;
 use redeliver::desk::filter::zoned_moment;
-use redeliver::desk::rules::{self, BackoffDocument, Explained, RetryAfterDocument, Schedule, explain};
+use redeliver::desk::rules::{BackoffDocument, Explained, RetryAfterDocument, Schedule, explain};
 use redeliver::desk::to_json;
 use redeliver::policy::check_topic;
 use redeliver::task::Millis;
 use serde::Serialize;
 
-use super::context::{Context, store_exists};
+use super::context::Context;
 use super::exit::{self, Exit};
 use super::filter::{Moment, label, now};
 use super::output::{Document, Entry, Listing, time};
@@ -54,7 +54,10 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
             remote.get(&["policies", "explain"], &query).await?
         }
         _ => {
-            let (config, source) = in_force(args, context).await?;
+            let (config, source) = match args.own_file {
+                true => (context.config().clone(), context.own_source()),
+                false => context.in_force().await?,
+            };
             explain(&config, &source, &args.task_type, &labels, at)
         }
     };
@@ -69,20 +72,6 @@ struct Query<'q> {
     task_type: &'q str,
     label: Vec<String>,
     at: String,
-}
-
-/// The rules in force, and where they come from: the newest version in the store if there is one, else the file.
-async fn in_force(args: &Args, context: &Context) -> anyhow::Result<(Config, String)> {
-    let config = context.config();
-    let file = context.loaded.file.as_ref().map(|file| file.display().to_string());
-    let own_source = file.unwrap_or_else(|| "no file, defaults hold".into());
-    if args.own_file || !store_exists(config) {
-        return Ok((config.clone(), own_source));
-    }
-    let store = context.store().await?;
-    let found = rules::in_force(&*store, config, &own_source).await;
-    store.close().await;
-    Ok(found?)
 }
 
 fn document(found: &Explained) -> Document {

@@ -211,7 +211,13 @@ impl Printer {
                 }
             }
         }
-        out.flush()
+        out.flush()?;
+        // One line a value is the form for scripts, and has no room for lists: whoever pipes into a pager must know that there are some.
+        if matches!(self.format, Format::Tsv | Format::Csv) && !document.tables.is_empty() {
+            let titles: Vec<&str> = document.tables.iter().map(|(title, _)| *title).collect();
+            eprintln!("more, with -o table or -o json: {}", titles.join("; "));
+        }
+        Ok(())
     }
 
     fn table(&self, listing: &Listing) -> String {

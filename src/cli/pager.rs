@@ -8,7 +8,6 @@ use redeliver::store::{Filter, Page};
 use serde::Serialize;
 
 use super::context::{Context, Door};
-use super::exit::{self, Exit};
 use super::filter::{FilterArgs, PageArgs, now};
 use super::output::{Entry, Format, Listing};
 
@@ -41,12 +40,7 @@ pub async fn print(
     let source = Source::open(context, which, filter).await?;
     if !page.all {
         let limit = usize::try_from(page.limit).unwrap_or(PAGE);
-        let found = source.page(context, page.cursor.as_deref(), limit).await.map_err(|error| match &page.cursor {
-            Some(cursor) if matches!(exit::of(&error), Exit::Failed | Exit::Usage) => {
-                exit::error(Exit::Usage, format!("--cursor {cursor}: {error:#}"))
-            }
-            _ => error,
-        })?;
+        let found = source.page(context, page.cursor.as_deref(), limit).await?;
         let mut listing = Listing::new(columns);
         found.items.iter().for_each(|task| listing.push(entry(task)));
         listing.next = found.next;

@@ -1,6 +1,7 @@
 //! `redeliver queue …`: what the broker holds and what the store knows, side by side; pauses.
 
 use clap::Subcommand;
+use redeliver::config::Config;
 use redeliver::desk::queues::{Depths, PauseDocument, QueueDocument, depths, pause_key, queues};
 use redeliver::desk::{List, to_json};
 use redeliver::policy::TopicPattern;
@@ -122,7 +123,12 @@ async fn list(context: &Context) -> anyhow::Result<Exit> {
         }
         Err(error) => return Err(error),
     };
-    let depths = match ask(context).await {
+    // Workers have the delay queues of the rules in force, which the store may know better than the file.
+    let config = match &store {
+        Some(store) => context.in_force_in(&**store).await?.0,
+        None => context.config().clone(),
+    };
+    let depths = match ask(context, &config).await {
         Ok(depths) => Ok(depths),
         Err(error) if exit::of(&error) == Exit::Unreachable => Err(error),
         Err(error) => return Err(error),
@@ -132,19 +138,19 @@ async fn list(context: &Context) -> anyhow::Result<Exit> {
             context.say(format!("{} since {}", pause.key, super::output::time(pause.since)));
         }
     }
-    let found = queues(store.as_deref(), depths.as_ref().ok(), context.config()).await?;
+    let found = queues(store.as_deref(), depths.as_ref().ok(), &config).await?;
     print(context, &found)?;
     depths.map(|_| Exit::Done)
 }
 
 /// The broker's depths; empty for the embedded broker, whose messages live inside the worker.
-async fn ask(context: &Context) -> anyhow::Result<Depths> {
-    if context.config().broker.is_embedded() {
+async fn ask(context: &Context, config: &Config) -> anyhow::Result<Depths> {
+    if config.broker.is_embedded() {
         return Ok(Depths::new());
     }
-    let broker = open_broker(context.config())?;
+    let broker = open_broker(config)?;
     // Half of the patience: a broker that is down must leave time to say what the store knows.
-    let asked = tokio::time::timeout(context.patience() / 2, depths(&*broker, context.config())).await;
+    let asked = tokio::time::timeout(context.patience() / 2, depths(&*broker, config)).await;
     broker.close().await;
     Ok(asked.map_err(|_| exit::error(Exit::Unreachable, "the broker did not answer in time"))??)
 }

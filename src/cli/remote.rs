@@ -44,9 +44,10 @@ impl ApiArgs {
         };
         let Some(api) = api.filter(|api| !api.is_empty()) else { return Ok(None) };
         let usage = |text: String| exit::error(Exit::Usage, text);
-        let mut base: Url = api.parse().map_err(|error| usage(format!("--api: {error}")))?;
+        let place = || usage("--api: expected http:// or https:// and a host, like http://127.0.0.1:8780".into());
+        let mut base: Url = api.parse().map_err(|_| place())?;
         if !matches!(base.scheme(), "http" | "https") || base.host().is_none() {
-            return Err(usage("--api: expected http:// or https:// and a host".into()));
+            return Err(place());
         }
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
@@ -132,7 +133,9 @@ impl Remote {
         let unreachable = |error: reqwest::Error| {
             // The URL may hold a password; the cause says what is wrong.
             let error = anyhow::Error::from(error.without_url());
-            exit::error(Exit::Unreachable, format!("the server did not answer: {error:#}"))
+            let server = redeliver::config::mask(self.base.as_str());
+            let text = format!("{server} did not answer: {error:#}; does `redeliver serve` run there?");
+            exit::error(Exit::Unreachable, text)
         };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();

@@ -74,13 +74,14 @@ impl Verb {
 /// # Errors
 /// With an exit code in the chain where one fits.
 pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
+    context.needs_broker()?;
     if context.config().broker.is_embedded() {
         context.say("the embedded broker has no topology");
         context.printer.list(&Listing::new(&COLUMNS))?;
         return Ok(Exit::Done);
     }
-    let topology = context.config().topology();
     if let Verb::Export { users } = verb {
+        let topology = context.config().topology();
         let config = &context.config().broker;
         let places = Management::places(&config.urls, &[]).map_err(|reason| exit::error(Exit::Usage, reason))?;
         let vhost = places.first().map_or("/", |at| at.vhost.as_str());
@@ -88,6 +89,12 @@ pub async fn run(verb: Verb, context: &Context) -> anyhow::Result<Exit> {
         // A file for another program, whatever -o says.
         writeln!(std::io::stdout(), "{text}")?;
         return Ok(Exit::Done);
+    }
+    // Workers have the delay queues of the rules in force, which the store may know better than the file.
+    let (config, source) = context.in_force().await?;
+    let topology = config.topology();
+    if source != context.own_source() {
+        context.say(format!("delay queues as in {source}, which is in force"));
     }
     let broker = context.broker().await?;
     let exit = context.bound("the broker", verb_with(verb, context, &*broker, &topology)).await?;

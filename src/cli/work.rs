@@ -1,6 +1,7 @@
 //! `redeliver work`
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use redeliver::config::FlagValue;
@@ -13,6 +14,9 @@ use super::exit::{self, Exit};
 use super::reload::Reloads;
 use super::serve;
 use super::service;
+
+/// How long a worker that has stopped tries to say so.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Run workers: take submissions and wake-ups, run attempts, schedule retries, feed pending rows
 #[derive(Debug, clap::Args)]
@@ -117,7 +121,13 @@ pub async fn run(args: &Args, context: &Context) -> anyhow::Result<Exit> {
             if let Some(server) = server {
                 server.stop(serve::PATIENCE).await;
             }
+            let name = worker.name().to_owned();
             worker.stop(config.worker.shutdown_grace).await;
+            // Nobody waits long for a store that is away: this worker is forgotten by itself later.
+            let forgotten = tokio::time::timeout(FAREWELL, store.forget_node(&name)).await;
+            if !matches!(forgotten, Ok(Ok(()))) {
+                tracing::debug!(?forgotten, "cannot say that this worker has stopped");
+            }
             // To the end: a probe that finds nobody says that the process is gone, and it is not.
             if let Some(probes) = probes {
                 probes.stop().await;

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use super::tally::{self, Ended};
 use super::{
     Alarm, AttemptTally, Clock, Comparison, DeadRow, FailureTally, Filter, GroupBy, HELD_GATES_PAGE, NODE_FORGOTTEN_MS,
-    NewPolicies, Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Tally, Urgency, bad_cursor,
+    NewPolicies, Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Tally, Urgency,
 };
 use crate::gate::{Chance, GateState, HeldGate, in_turns};
 use crate::task::{
@@ -326,7 +326,7 @@ impl Store for MemoryStore {
     async fn list(&self, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page<Task>, StoreError> {
         let before = match cursor {
             None => i64::MAX,
-            Some(text) => text.parse().map_err(|_| bad_cursor("memory", text))?,
+            Some(text) => text.parse().map_err(|_| StoreError::Cursor { cursor: text.to_owned() })?,
         };
         let inner = self.inner();
         let mut found: Vec<(i64, Task)> = inner
@@ -437,6 +437,11 @@ impl Store for MemoryStore {
         let node = Node { worker: worker.into(), hash: hash.into(), version, seen_at: now };
         inner.nodes.insert(worker.into(), node);
         inner.nodes.retain(|_, node| node.seen_at >= now.saturating_sub(NODE_FORGOTTEN_MS));
+        Ok(())
+    }
+
+    async fn forget_node(&self, worker: &str) -> Result<(), StoreError> {
+        self.inner().nodes.remove(worker);
         Ok(())
     }
 

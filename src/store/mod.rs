@@ -74,6 +74,12 @@ pub enum StoreError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// A cursor that did not come from a list of a store.
+    #[error("{cursor:?} is no cursor of this list: it is the `next` of the page before")]
+    Cursor {
+        /// What was given.
+        cursor: String,
+    },
 }
 
 /// How many holding gates one question answers at most.
@@ -313,6 +319,9 @@ pub trait Store: AccessStore + LookStore + NoticeStore + TriageStore + Send + Sy
     /// Notes what a worker runs, now, and forgets those that have not said so for [`NODE_FORGOTTEN_MS`].
     async fn report_node(&self, worker: &str, hash: &str, version: Option<i64>) -> Result<(), StoreError>;
 
+    /// Forgets a worker that stops; no complaint about one that is not known.
+    async fn forget_node(&self, worker: &str) -> Result<(), StoreError>;
+
     /// What each worker runs, by name.
     async fn nodes(&self) -> Result<Vec<Node>, StoreError>;
 
@@ -348,9 +357,4 @@ pub async fn open(url: &str, settings: Settings, create: bool) -> Result<Arc<dyn
     }
     let options = sqlite::SqliteOptions { create, ..sqlite::SqliteOptions::default() };
     Ok(Arc::new(sqlite::SqliteStore::open(url, settings, options).await?))
-}
-
-/// A cursor that did not come from a list of this store.
-fn bad_cursor(place: &str, cursor: &str) -> StoreError {
-    StoreError::Unusable { place: place.into(), reason: format!("{cursor:?} is no cursor of a list of tasks") }
 }

@@ -275,7 +275,7 @@ impl Observer for LogObserver {
             Event::SpotsMissing { count } => {
                 tracing::info!(
                     count,
-                    "broker queues were not there; wake-ups that were in them are published again when due"
+                    "broker queues were not there: new, or deleted; wake-ups that were in them are published again when due"
                 );
             }
             Event::DlqPassed { queue, report } => tracing::info!(queue, %report, "DLQ compared with the store"),

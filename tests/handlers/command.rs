@@ -225,6 +225,12 @@ async fn the_word_wins_over_the_exit_code() {
     assert_eq!((failure.class.as_str(), verdict), ("failed", Verdict::Dead));
     let (failure, verdict, _) = failed(&sh(&file(r#"{"verdict":"retry","code":"x"}"#, 64)).await.outcome);
     assert_eq!((failure.code.as_deref(), verdict), (Some("x"), Verdict::Retry));
+    // With no word of ours in it, it is the result.
+    let plain = succeeded(&sh(&file("{\"pages\": 3}\n", 0)).await.outcome).unwrap();
+    assert_eq!((plain.media_type.as_str(), plain.body.as_slice()), ("application/json", &b"{\"pages\": 3}"[..]));
+    for nothing in ["{}", r#"{"result":null}"#, r#"{"pages":3,"cost":1}"#] {
+        assert_eq!(succeeded(&sh(&file(nothing, 0)).await.outcome), None, "{nothing}");
+    }
     // Without a verdict the exit code decides, and the rest holds.
     assert_eq!(succeeded(&sh(&file(r#"{"result":[]}"#, 0)).await.outcome).unwrap().body, b"[]");
     let (failure, verdict, _) = failed(&sh(&file(r#"{"class":"c"}"#, 75)).await.outcome);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lapin::options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use serde_json::{Value, json};
+use sqlx::{Connection, SqliteConnection};
 
 use crate::rig::Rig;
 use crate::support::{PrivateBroker, Vhost, until_within, with_vhost};
@@ -178,12 +179,76 @@ async fn without_the_management_api_doctor_says_what_it_cannot_see() {
 }
 
 #[tokio::test]
-async fn doctor_does_not_look_through_a_server() {
+async fn what_works_on_the_store_or_the_broker_itself_does_not_work_through_a_server() {
     with_vhost(async |vhost| {
         let rig = rig(&vhost).await;
-        let said = rig.run(&["--api", "http://127.0.0.1:9", "--token", "x", "doctor"]).await;
-        assert_eq!(said.code, Some(2), "{said:?}");
-        assert!(said.stderr.contains("without --api"), "{said:?}");
+        let topology = [&["topology", "plan"][..], &["topology", "apply", "--yes"], &["topology", "delete", "--yes"]];
+        for command in topology.into_iter().chain([&["doctor"][..]]) {
+            let through = [&["--api", "http://127.0.0.1:9", "--token", "x"], command].concat();
+            let said = rig.run(&through).await;
+            assert_eq!(said.code, Some(2), "{command:?}: {said:?}");
+            assert!(said.stderr.contains("--api"), "{said:?}");
+        }
+        assert_eq!(until_found(&rig, "topology", "every queue is there").await, "ok", "nothing was deleted");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_delay_queues_of_the_rules_in_the_store_are_what_is_listed_declared_checked_and_not_deleted_full() {
+    with_vhost(async |vhost| {
+        let rig = rig(&vhost).await;
+        let rules = rig.folder().join("rules.toml");
+        std::fs::write(&rules, "[[policy]]\nname = \"slow\"\nbackoff = { steps = [\"10m\"] }\n").expect("written");
+        let applied = rig.run(&["policy", "apply", rules.to_str().expect("a path"), "--yes"]).await;
+        assert_eq!(applied.code, Some(0), "{applied:?}");
+        let plan = rig.json(&["topology", "plan"]).await;
+        let missing =
+            plan["items"].as_array().expect("items").iter().map(|item| item["object"].clone()).collect::<Vec<_>>();
+        assert!(missing.contains(&json!("redeliver.default.delay.600000")), "{missing:?}");
+        assert!(until_found(&rig, "topology", "queues or exchanges are missing").await == "warning");
+        let declared = rig.run(&["topology", "apply", "--yes"]).await;
+        assert_eq!(declared.code, Some(0), "{declared:?}");
+        assert!(declared.stderr.contains("policies version 1"), "{declared:?}");
+        assert_eq!(until_found(&rig, "topology", "every queue is there").await, "ok");
+        assert_eq!(until_found(&rig, "policies", "policies version 1").await, "ok");
+        rig.send("", "redeliver.default.delay.600000", b"{}", lapin::BasicProperties::default()).await;
+        let listed = rig.json(&["queue", "list"]).await;
+        let waits: Vec<&Value> =
+            listed["items"].as_array().expect("items").iter().filter(|item| item["role"] == "delay").collect();
+        assert!(waits.iter().all(|item| item["delay_ms"] == 600_000) && !waits.is_empty(), "{waits:?}");
+        let kept = rig.run(&["topology", "delete", "--yes"]).await;
+        assert_eq!(kept.code, Some(6), "a parked message is in the way: {kept:?}");
+        assert_eq!(rig.ready("redeliver.default.delay.600000").await, Some(1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_store_that_another_program_locks_is_wrong_although_it_can_be_read() {
+    with_vhost(async |vhost| {
+        let rig = rig(&vhost).await;
+        let file = format!("sqlite://{}", rig.folder().join("store.db").display());
+        let mut other = SqliteConnection::connect(&file).await.expect("a second program");
+        sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.expect("the lock");
+        assert_eq!(until_found(&rig, "store", "nothing can be written").await, "wrong");
+        sqlx::query("ROLLBACK").execute(&mut other).await.expect("the lock is given back");
+        assert_eq!(until_found(&rig, "store", "store.db").await, "ok");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_that_has_stopped_is_not_at_work_and_what_it_leaves_in_its_lane_is_named() {
+    with_vhost(async |vhost| {
+        let rig = rig(&vhost).await;
+        assert_eq!(until_found(&rig, "workers", "none is at work").await, "warning");
+        let mut worker = rig.worker();
+        assert_eq!(until_found(&rig, "workers", "1, the last seen").await, "ok");
+        assert!(worker.stop(SOON).await.success());
+        rig.send_task("left").await;
+        assert_eq!(until_found(&rig, "workers", "none is at work").await, "warning");
+        assert_eq!(until_found(&rig, "consumers", "default.tasks holds 1 messages").await, "warning");
     })
     .await;
 }

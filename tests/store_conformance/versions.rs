@@ -36,4 +36,13 @@ conformance! {
         f.store.report_node("w2", "h1", Some(3)).await.unwrap();
         assert_eq!(f.store.nodes().await.unwrap().len(), 1);
     }
+
+    async fn a_node_that_stops_is_forgotten_at_once(f) {
+        f.store.report_node("w1", "h1", None).await.unwrap();
+        f.store.report_node("w2", "h1", None).await.unwrap();
+        f.store.forget_node("w1").await.unwrap();
+        f.store.forget_node("w1").await.unwrap();
+        let left: Vec<_> = f.store.nodes().await.unwrap().into_iter().map(|node| node.worker).collect();
+        assert_eq!(left, ["w2"]);
+    }
 }

@@ -112,6 +112,7 @@ doubles! {
     fn policies(limit: usize) -> Vec<PolicyVersion>;
     fn apply_policies(new: NewPolicies) -> i64;
     fn report_node(worker: &str, hash: &str, version: Option<i64>) -> ();
+    fn forget_node(worker: &str) -> ();
     fn nodes() -> Vec<Node>;
     fn report(deep: bool) -> StoreReport;
 }

@@ -9,7 +9,7 @@ use crate::cli::context::open_broker;
 const SMALLEST_FRAME: u32 = 32 * 1024;
 
 /// Asks the broker, then its management API.
-pub(super) async fn check(context: &Context, findings: &mut Findings) {
+pub(super) async fn check(context: &Context, topology: &Topology, findings: &mut Findings) {
     if context.config().broker.is_embedded() {
         return findings.ok("broker", "embedded in the worker");
     }
@@ -29,19 +29,18 @@ pub(super) async fn check(context: &Context, findings: &mut Findings) {
         }
     };
     check_about(&about, findings);
-    let topology = context.config().topology();
-    match context.bound("the broker", broker.plan(&topology)).await {
+    match context.bound("the broker", broker.plan(topology)).await {
         Ok(Ok(differences)) => check_topology(&differences, findings),
         Ok(Err(error)) => findings.push("topology", Verdict::Wrong, error.to_string(), "see `redeliver topology plan`"),
         Err(error) => findings.push("topology", Verdict::Wrong, format!("{error:#}"), "try again with --timeout"),
     }
-    match context.bound("the broker", check_consumers(&*broker, &topology, findings)).await {
+    match context.bound("the broker", check_consumers(&*broker, topology, findings)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => findings.push("consumers", Verdict::Wrong, error.to_string(), "see `redeliver queue list`"),
         Err(error) => findings.push("consumers", Verdict::Wrong, format!("{error:#}"), "try again with --timeout"),
     }
     broker.close().await;
-    let asked = context.bound("the management API", management::check(context, &about, &topology, findings)).await;
+    let asked = context.bound("the management API", management::check(context, &about, topology, findings)).await;
     if let Err(error) = asked {
         findings.push("management", Verdict::Warning, format!("{error:#}"), "try again with --timeout");
     }
@@ -76,6 +75,10 @@ async fn check_consumers(
                 let found =
                     format!("{} has {consumers} consumers, who take its messages before their time", depth.name);
                 findings.push("consumers", Verdict::Wrong, found, "stop them: nobody may consume a delay queue");
+            }
+            QueueRole::Lane(_) if ready > 0 && consumers == 0 => {
+                let found = format!("{} holds {ready} messages and nobody takes them", depth.name);
+                findings.push("consumers", Verdict::Warning, found, "start a worker for this queue: `redeliver work`");
             }
             QueueRole::Rejected if ready > 0 && consumers == 0 => {
                 let found = format!("{} holds {ready} messages that the broker gave up delivering", depth.name);

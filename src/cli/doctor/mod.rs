@@ -8,6 +8,8 @@ mod management;
 mod rabbitmq;
 mod store;
 
+use redeliver::broker::Topology;
+use redeliver::config::Config;
 use serde_json::json;
 
 use super::context::Context;
@@ -77,11 +79,13 @@ pub async fn run(_args: &Args, context: &Context) -> anyhow::Result<Exit> {
     }
     let mut findings = Findings(Vec::new());
     check_config(context, &mut findings);
+    let mut rules = Ok((context.config().clone(), context.own_source()));
     match context.store().await {
         Ok(store) => {
             if let Err(error) = store::check(context, &*store, &mut findings).await {
                 findings.push("store", Verdict::Wrong, format!("{error:#}"), "mend the store, then look again");
             }
+            rules = context.in_force_in(&*store).await;
             store.close().await;
         }
         Err(error) => findings.push(
@@ -91,7 +95,8 @@ pub async fn run(_args: &Args, context: &Context) -> anyhow::Result<Exit> {
             "if it is new: `redeliver store migrate`; else check store.url, and the rights on the file and its folder or of the database's user",
         ),
     }
-    broker::check(context, &mut findings).await;
+    let topology = check_rules(context, rules, &mut findings);
+    broker::check(context, &topology, &mut findings).await;
     check_limits(context, &mut findings);
     let mut listing = Listing::new(&["check", "subject", "found", "to_do"]);
     for finding in &findings.0 {
@@ -133,8 +138,22 @@ fn check_config(context: &Context, findings: &mut Findings) {
     } else {
         findings.ok("routes", format!("{} routes", config.routes.len()));
     }
-    let rungs = config.policies.rungs().len();
-    findings.ok("policies", format!("{} policies, {rungs} rungs", config.policies.rules().len()));
+}
+
+/// The rules in force, and the broker's objects as they need them; those of the file where the store's cannot be used, as with workers.
+fn check_rules(context: &Context, rules: anyhow::Result<(Config, String)>, findings: &mut Findings) -> Topology {
+    match rules {
+        Ok((config, source)) => {
+            let (policies, rungs) = (config.policies.rules().len(), config.policies.rungs().len());
+            findings.ok("policies", format!("{policies} policies, {rungs} rungs: {source}"));
+            config.topology()
+        }
+        Err(error) => {
+            let todo = "`redeliver policy history` shows them, `redeliver policy apply` puts others in force";
+            findings.push("policies", Verdict::Wrong, format!("{error:#}"), todo);
+            context.config().topology()
+        }
+    }
 }
 
 /// Open files: an attempt needs one or two, the store and the broker a few.

@@ -9,6 +9,9 @@ use super::{Context, Findings, Verdict};
 /// Events and replies are out within moments; later than this somebody should know.
 const LONGEST_TELLING_MS: Millis = 60_000;
 
+/// A worker says every two minutes that it is at work, and when it stops. One that has said nothing for longer is not.
+const WORKER_SILENT_MS: Millis = redeliver::store::copy::FRESH_MS + 30_000;
+
 /// Asks the store.
 pub(super) async fn check(context: &Context, store: &dyn Store, findings: &mut Findings) -> anyhow::Result<()> {
     // The integrity check reads the whole file: it may take longer than a question usually does.
@@ -27,17 +30,8 @@ pub(super) async fn check(context: &Context, store: &dyn Store, findings: &mut F
             },
         ),
     }
-    let workers = store.nodes().await?.len();
-    if workers == 0 {
-        findings.push(
-            "workers",
-            Verdict::Warning,
-            "none has been seen lately",
-            "start one: `redeliver work`; until then nothing runs and no retry falls due",
-        );
-    } else {
-        findings.ok("workers", format!("{workers} seen lately"));
-    }
+    check_writing(store, findings).await;
+    check_workers(store, findings).await?;
     if report.schema_version == report.schema_known {
         findings.ok("schema", format!("version {}", report.schema_version));
     } else {
@@ -79,6 +73,33 @@ pub(super) async fn check(context: &Context, store: &dyn Store, findings: &mut F
         let why = pause.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
         let found = format!("{} since {}{why}", pause.key, crate::cli::output::time(pause.since));
         findings.push("pause", Verdict::Warning, found, "`redeliver queue resume …` when it is over");
+    }
+    Ok(())
+}
+
+/// Reads go on while another program holds the lock, so the end of a pause that nobody has set is written: it changes nothing.
+async fn check_writing(store: &dyn Store, findings: &mut Findings) {
+    if let Err(error) = store.resume("a pause that nobody has set").await {
+        let todo = "find the program that holds its lock and end it (SQLite: `fuser FILE`), or free the disk; until then tasks wait";
+        findings.push("store", Verdict::Wrong, format!("nothing can be written: {error}"), todo);
+    }
+}
+
+async fn check_workers(store: &dyn Store, findings: &mut Findings) -> anyhow::Result<()> {
+    let now = store.now();
+    let seen: Vec<Millis> = store.nodes().await?.iter().map(|node| now.saturating_sub(node.seen_at)).collect();
+    let lately = seen.iter().filter(|ago| **ago <= WORKER_SILENT_MS).count();
+    match seen.iter().min() {
+        Some(ago) if lately > 0 => findings.ok("workers", format!("{lately}, the last seen {} s ago", ago / 1000)),
+        ago => findings.push(
+            "workers",
+            Verdict::Warning,
+            ago.map_or_else(
+                || "none is at work".to_owned(),
+                |ago| format!("none is at work, the last was seen {} s ago", ago / 1000),
+            ),
+            "start one: `redeliver work`; until then nothing runs and no retry falls due",
+        ),
     }
     Ok(())
 }

@@ -2,13 +2,16 @@
 //!
 //! Its word wins: `result.json` in the attempt folder, else the last line of standard output if that is a JSON object with a
 //! `verdict`. Both look like `{verdict, class, code, retry_after_ms, message, stack, result, cost, attachments}`, every field
-//! optional in the file; `attachments` are links, `[{name, media_type, url}]`. Without a verdict the exit code speaks:
-//! 0 done, 75 again, 64–74 and 76–78 never again (the codes of BSD's sysexits.h), 126 and 127 not runnable, others and
-//! signals as policy says. A verdict that was written before a time-out counts: the work is done, or is known to be futile.
+//! optional in the file; `attachments` are links, `[{name, media_type, url}]`. A file with none of these fields is the result
+//! itself. Without a verdict the exit code speaks: 0 done, 75 again, 64–74 and 76–78 never again (the codes of BSD's sysexits.h),
+//! 126 and 127 not runnable, others and signals as policy says. A verdict that was written before a time-out counts: the work is
+//! done, or is known to be futile.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -45,6 +48,10 @@ pub(super) struct Leavings {
     pub stdout: Kept,
     pub stderr: Kept,
 }
+
+/// The fields of [`Said`].
+const WORDS: [&str; 9] =
+    ["verdict", "class", "code", "retry_after_ms", "message", "stack", "result", "cost", "attachments"];
 
 /// The object of the result file or last line. Fields we do not know are left alone: they may be for somebody else.
 #[derive(Debug, Default, Deserialize)]
@@ -113,7 +120,15 @@ fn from_file(folder: &Folder, caps: Caps) -> Result<Option<Said>, String> {
     if bytes.trim_ascii_start().starts_with(b"[") {
         return Err(refused("cannot be used: an array, wanted an object".into()));
     }
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| refused(format!("cannot be used: {error}")))
+    let unusable = |error: serde_json::Error| refused(format!("cannot be used: {error}"));
+    let said: Said = serde_json::from_slice(&bytes).map_err(unusable)?;
+    let fields: BTreeMap<String, IgnoredAny> = serde_json::from_slice(&bytes).map_err(unusable)?;
+    // A file with no word of ours in it is the result itself.
+    if !fields.is_empty() && !fields.keys().any(|field| WORDS.contains(&field.as_str())) {
+        let result = Some(serde_json::from_slice(&bytes).map_err(unusable)?);
+        return Ok(Some(Said { result, ..said }));
+    }
+    Ok(Some(said))
 }
 
 /// The last line's word; most outputs end with something else, and that is no error.

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::MemoryStore;
 use crate::store::access::{AccessStore, AuditEntry, AuditFilter, AuditRecord, NewToken, Session, SignInLink, Token};
-use crate::store::{Page, StoreError, bad_cursor};
+use crate::store::{Page, StoreError};
 
 #[derive(Debug, Default)]
 pub(super) struct Access {
@@ -119,7 +119,7 @@ impl AccessStore for MemoryStore {
     ) -> Result<Page<AuditRecord>, StoreError> {
         let before: i64 = match cursor {
             None => i64::MAX,
-            Some(text) => text.parse().map_err(|_| bad_cursor("memory", text))?,
+            Some(text) => text.parse().map_err(|_| StoreError::Cursor { cursor: text.to_owned() })?,
         };
         let is = |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
         let inner = self.inner();

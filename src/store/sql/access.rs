@@ -9,7 +9,7 @@ use super::value::{Source, plain, values, without_nul};
 use crate::store::access::{
     AccessStore, AuditEntry, AuditFilter, AuditRecord, Door, NewToken, Role, Session, SignInLink, Token,
 };
-use crate::store::{Page, StoreError, bad_cursor};
+use crate::store::{Page, StoreError};
 
 const TOKENS: &str =
     "SELECT name, role, created_at, created_by, last_used_at, expires_at, revoked_at FROM tokens ORDER BY name";
@@ -183,7 +183,7 @@ impl<E: Engine> AccessStore for E {
     ) -> Result<Page<AuditRecord>, StoreError> {
         let before: i64 = match cursor {
             None => i64::MAX,
-            Some(text) => text.parse().map_err(|_| bad_cursor(&self.place(), text))?,
+            Some(text) => text.parse().map_err(|_| StoreError::Cursor { cursor: text.to_owned() })?,
         };
         // Whatever narrows most has an index that ends in seq, so a page is a range of it.
         let index = match filter {

@@ -10,7 +10,7 @@ use super::columns::{Columns, spec, state};
 use super::engine::{Ask, Engine, limit};
 use super::question::Question;
 use super::value::Values;
-use crate::store::{Comparison, Filter, Page, StoreError, bad_cursor};
+use crate::store::{Comparison, Filter, Page, StoreError};
 use crate::task::{Status, Task};
 
 /// Rows fetched at once while wildcards are checked here.
@@ -180,7 +180,7 @@ pub(crate) async fn list<E: Engine>(
 ) -> Result<Page<Task>, StoreError> {
     let mut before = match cursor {
         None => i64::MAX,
-        Some(text) => text.parse().map_err(|_| bad_cursor(&store.place(), text))?,
+        Some(text) => text.parse().map_err(|_| StoreError::Cursor { cursor: text.to_owned() })?,
     };
     let wanted = most.saturating_add(1);
     let chunk = if needs_matching(filter) { wanted.max(CHUNK) } else { wanted };

@@ -314,6 +314,10 @@ impl<E: Engine> Store for E {
         versions::report(self, worker, hash, version).await
     }
 
+    async fn forget_node(&self, worker: &str) -> Result<(), StoreError> {
+        versions::forget(self, worker).await
+    }
+
     async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
         self.all(versions::NODES, values![], versions::node).await
     }

@@ -56,3 +56,15 @@ pub(super) async fn report<E: Engine>(
         })
         .await
 }
+
+pub(super) async fn forget<E: Engine>(store: &E, worker: &str) -> Result<(), StoreError> {
+    let worker = worker.to_owned();
+    store
+        .write(move |tx, _| {
+            Box::pin(async move {
+                tx.run("DELETE FROM nodes WHERE worker = ?", values![worker]).await?;
+                Ok(())
+            })
+        })
+        .await
+}
