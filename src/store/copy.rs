@@ -114,7 +114,7 @@ pub enum CopyError {
     },
     /// Workers are at work on the source.
     #[error(
-        "workers run on {place}: {workers}; stop them, wait two minutes and try again (or --force: what they write meanwhile is missing in the copy)"
+        "workers run on {place}: {workers}; stop them and try again, after two minutes for one that was killed (or --force: what they write meanwhile is missing in the copy)"
     )]
     Busy {
         /// The source.

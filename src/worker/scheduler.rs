@@ -206,7 +206,10 @@ impl Scheduler {
             commands.push(Command::Lost { id, fence, wake_at, settlement });
         }
         let more = more && !commands.is_empty();
-        self.apply(commands).await?;
+        if let Err(error) = self.apply(commands).await {
+            self.guard.refused(self.shared.pulse.now());
+            return Err(error);
+        }
         Ok(more)
     }
 

@@ -76,6 +76,12 @@ impl StallGuard {
         mono >= self.quiet_until_mono.max(self.new_until_mono)
     }
 
+    /// Ending leases was refused: a disk that is full takes a commit that changes nothing and no other, so a process that runs nothing
+    /// takes the store for sound while the others' heartbeats fail. They get an interval for them.
+    pub fn refused(&mut self, mono: Millis) {
+        self.quiet(mono, self.lease_ms / 3);
+    }
+
     fn quiet(&mut self, mono: Millis, length: Millis) {
         self.quiet_until_mono = self.quiet_until_mono.max(mono.saturating_add(length));
     }
@@ -119,6 +125,17 @@ mod tests {
         assert!(!guard.may_expire(52_000, 52_000, 52_000), "one interval after it answers again");
         assert!(!guard.may_expire(62_000, 62_000, 62_000));
         assert!(guard.may_expire(72_001, 72_001, 72_001));
+    }
+
+    #[test]
+    fn a_store_that_refused_to_end_leases_and_takes_them_again_keeps_them_for_one_interval() {
+        let mut guard = StallGuard::new(LEASE, 0);
+        assert!(guard.may_expire(30_000, 30_000, 30_000));
+        guard.refused(30_100);
+        for t in (31_000..50_100).step_by(1000) {
+            assert!(!guard.may_expire(t, t, t), "at {t}");
+        }
+        assert!(guard.may_expire(50_100, 50_100, 50_100));
     }
 
     #[test]

@@ -117,22 +117,31 @@ async fn store_copy_says_what_is_missing_a_schema_a_store_in_it_or_a_file() {
 }
 
 #[tokio::test]
-async fn store_copy_waits_for_workers_to_end_and_only_looks_when_it_is_a_dry_run() {
+async fn store_copy_waits_for_workers_to_end_longer_for_a_killed_one_and_only_looks_when_it_is_a_dry_run() {
     let Some(schema) = Schema::new().await else { return };
     let (folder, postgres) = (filled(), url(&schema));
     let dry = ["-o", "json", "store", "copy", "--from", "sqlite://redeliver.db", "--to", &postgres, "--dry-run"];
     let counted = folder.run(&dry).expect_exit(0).json();
     assert!(counted.to_string().contains("tasks"), "{counted}");
-    let worker = folder.work();
-    let began = Instant::now();
-    while folder.run(&["-o", "json", "policy", "history"]).expect_exit(0).json()["nodes"]
-        .as_array()
-        .is_none_or(Vec::is_empty)
-    {
-        assert!(began.elapsed() < Duration::from_secs(30), "the worker does not say that it is there");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let work = || {
+        let worker = folder.work();
+        let began = Instant::now();
+        while folder.run(&["-o", "json", "policy", "history"]).expect_exit(0).json()["nodes"]
+            .as_array()
+            .is_none_or(Vec::is_empty)
+        {
+            assert!(began.elapsed() < Duration::from_secs(30), "the worker does not say that it is there");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        worker
+    };
+    let worker = work();
+    let said = copy(&folder, "sqlite://redeliver.db", &postgres, 6);
+    assert!(said.contains("workers run on"), "{said}");
     worker.stop();
+    folder.run(&dry).expect_exit(0);
+    // A worker that is dropped is killed, and signs off nowhere.
+    drop(work());
     let said = copy(&folder, "sqlite://redeliver.db", &postgres, 6);
     assert!(said.contains("workers run on"), "{said}");
     let forced = ["store", "copy", "--force", "--from", "sqlite://redeliver.db", "--to", &postgres];
