@@ -6,6 +6,7 @@
 
 mod doubt;
 mod faults;
+mod full_disk;
 #[path = "../support/store_double.rs"]
 mod store_double;
 #[path = "../support/mod.rs"]
