@@ -77,10 +77,6 @@ impl Interference for Muted {
         }
         Ok(())
     }
-
-    async fn after(&self, _call: &'static str) -> Result<(), StoreError> {
-        Ok(())
-    }
 }
 
 /// When the worker hears what became of a commit whose answer was lost.

@@ -121,14 +121,6 @@ impl Interference for Away {
         }
         store.apply(urgency, commands).await
     }
-
-    async fn before(&self, _call: &'static str) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn after(&self, _call: &'static str) -> Result<(), StoreError> {
-        Ok(())
-    }
 }
 
 pub struct DyingBroker {

@@ -57,14 +57,6 @@ impl Interference for Arc<FullDisk> {
         }
         Ok(answers)
     }
-
-    async fn before(&self, _call: &'static str) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn after(&self, _call: &'static str) -> Result<(), StoreError> {
-        Ok(())
-    }
 }
 
 /// Works until it is told that it is done.

@@ -32,10 +32,14 @@ pub trait Interference: Send + Sync + 'static {
     ) -> Result<Vec<Answer>, StoreError>;
 
     /// Before any other call; on `Err` the store is not asked.
-    async fn before(&self, call: &'static str) -> Result<(), StoreError>;
+    async fn before(&self, _call: &'static str) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// After any other call that succeeded; on `Err` its caller does not hear of it.
-    async fn after(&self, call: &'static str) -> Result<(), StoreError>;
+    async fn after(&self, _call: &'static str) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Before the clock is read.
     fn reading_clock(&self) {}
