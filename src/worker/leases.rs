@@ -82,6 +82,12 @@ impl Leases {
         self.doubts.load(Ordering::SeqCst) > 0
     }
 
+    /// Whether nothing is held and no answer is waited for: a claim that was settled without an answer may have been followed by a newer
+    /// one of the same task, which is settled before the first is known of.
+    pub fn at_rest(&self) -> bool {
+        self.len() == 0 && !self.in_doubt()
+    }
+
     /// How many claims are held.
     pub fn len(&self) -> usize {
         self.lock().len()

@@ -257,22 +257,17 @@ impl Worker {
         let shared = &self.shared;
         shared.stop_intake.cancel();
         shared.broker.stop_consuming().await;
-        let idle = async {
-            while shared.leases.len() > 0 {
+        let at_rest = async || {
+            while !shared.leases.at_rest() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        if tokio::time::timeout(grace, idle).await.is_err() {
+        if tokio::time::timeout(grace, at_rest()).await.is_err() {
             tracing::warn!(running = shared.leases.len(), "shutdown grace is over; running attempts are released");
         }
         shared.stop_attempts.cancel();
         // Handlers end at once when cancelled, and each release is one commit; a handler that does not end is left to its lease.
-        let released = async {
-            while shared.leases.len() > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        if tokio::time::timeout(Duration::from_secs(10), released).await.is_err() {
+        if tokio::time::timeout(Duration::from_secs(10), at_rest()).await.is_err() {
             tracing::error!(running = shared.leases.len(), "attempts did not end; their leases will");
         }
         shared.outbox.drained(Duration::from_secs(10)).await;

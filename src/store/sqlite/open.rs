@@ -26,7 +26,7 @@ const CHECKPOINT_PAGES: i64 = 4000;
 const LOG_BYTES: i64 = 64 << 20;
 /// The page caches of the writer and of each reader, in KiB. They fill as the file grows and are never given back; what they do not
 /// hold comes from the system's own cache.
-const CACHE_KIB: i64 = -4096;
+const CACHE_KIB: i64 = -2048;
 const READER_CACHE_KIB: &str = "-1024";
 
 /// Marks a file as ours: "rdlv".
