@@ -36,7 +36,7 @@ pub struct FilterArgs {
     /// HTTP status of the last failure
     #[arg(long = "http-status", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(100..=599))]
     pub http_statuses: Vec<u16>,
-    /// Fingerprint of the last failure
+    /// Fingerprint of the last failure; `-` for none
     #[arg(long = "fingerprint", value_name = "F", value_delimiter = ',')]
     pub fingerprints: Vec<String>,
     /// The [[queue]] it belongs to

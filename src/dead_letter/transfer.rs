@@ -4,12 +4,14 @@
 //! new place, by its id or its idempotency key, is left as it is there.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use serde::{Deserialize, Serialize};
+use jiff::Timestamp;
+use serde::de::{Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
-use thiserror::Error;
 
 use crate::policy::check_topic;
 use crate::store::{Store, StoreError, Urgency};
@@ -23,7 +25,7 @@ const FORMAT: &str = "redeliver.letter/1";
 /// Letters in one transaction.
 const BATCH: usize = 200;
 
-/// A dead letter as a line. Times are milliseconds since the epoch.
+/// A dead letter as a line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -43,15 +45,15 @@ struct Line {
     traceparent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tracestate: Option<String>,
-    created_at: Millis,
+    created_at: Moment,
     conflicts_with: Option<String>,
     raw: Option<RawLine>,
     queue: Option<String>,
     reason: DeadReason,
     generation: i64,
     retry_count: i64,
-    died_at: Millis,
-    deadline: Option<Millis>,
+    died_at: Moment,
+    deadline: Option<Moment>,
     variant: Option<String>,
     note: Option<String>,
     failure: Option<FailureLine>,
@@ -88,8 +90,8 @@ struct AttemptLine {
     generation: i64,
     outcome: AttemptOutcome,
     failure: Option<FailureLine>,
-    started_at: Millis,
-    ended_at: Millis,
+    started_at: Moment,
+    ended_at: Moment,
     #[serde(default)]
     worker: String,
     policy: Option<String>,
@@ -102,8 +104,51 @@ struct AttemptLine {
     attachments: Vec<String>,
 }
 
+/// A time. Written as RFC 3339 in UTC, read also as milliseconds since the epoch.
+#[derive(Debug, Clone, Copy)]
+struct Moment(Millis);
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match Timestamp::from_millisecond(self.0) {
+            Ok(at) => serializer.collect_str(&format_args!("{at:.3}")),
+            // Beyond the year 9999, as somebody's deadline may be.
+            Err(_) => serializer.serialize_i64(self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Moment, D::Error> {
+        deserializer.deserialize_any(MomentVisitor).map(Moment)
+    }
+}
+
+struct MomentVisitor;
+
+impl Visitor<'_> for MomentVisitor {
+    type Value = Millis;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a time as in 2026-01-31T08:00:00Z")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Millis, E> {
+        let timestamp: Result<Timestamp, _> = text.parse();
+        timestamp.map(Timestamp::as_millisecond).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, at: i64) -> Result<Millis, E> {
+        Ok(at)
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, at: u64) -> Result<Millis, E> {
+        i64::try_from(at).map_err(|_| E::invalid_value(Unexpected::Unsigned(at), &self))
+    }
+}
+
 /// A line that is no letter. The texts are fragments for people.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct LineError {
     /// Which, from 1.
@@ -153,8 +198,8 @@ pub fn export_line(task: &Task, attempts: &[Attempt]) -> Result<String, serde_js
         generation: attempt.generation,
         outcome: attempt.outcome,
         failure: attempt.failure.as_ref().map(FailureLine::of),
-        started_at: attempt.started_at,
-        ended_at: attempt.ended_at,
+        started_at: Moment(attempt.started_at),
+        ended_at: Moment(attempt.ended_at),
         worker: attempt.worker.clone(),
         policy: attempt.policy.clone(),
         variant: attempt.variant.clone(),
@@ -175,7 +220,7 @@ pub fn export_line(task: &Task, attempts: &[Attempt]) -> Result<String, serde_js
         reply_to: spec.reply_to.clone(),
         traceparent: spec.trace.as_ref().map(|trace| trace.traceparent().to_owned()),
         tracestate: spec.trace.as_ref().and_then(|trace| trace.tracestate().map(str::to_owned)),
-        created_at: spec.created_at,
+        created_at: Moment(spec.created_at),
         conflicts_with: spec.conflicts_with.clone(),
         raw: spec.raw.as_ref().map(|raw| RawLine {
             bytes_base64: base64::engine::general_purpose::STANDARD.encode(&raw.bytes),
@@ -187,8 +232,8 @@ pub fn export_line(task: &Task, attempts: &[Attempt]) -> Result<String, serde_js
         reason: state.dead_reason.unwrap_or(DeadReason::Poison),
         generation: state.stamp.generation,
         retry_count: state.stamp.retry_count,
-        died_at: state.ended_at.unwrap_or(spec.created_at),
-        deadline: state.deadline,
+        died_at: Moment(state.ended_at.unwrap_or(spec.created_at)),
+        deadline: state.deadline.map(Moment),
         variant: state.variant.clone(),
         note: state.note.clone(),
         failure: state.failure.as_ref().map(FailureLine::of),
@@ -241,7 +286,7 @@ pub fn import_line(
         reply_to: line.reply_to,
         trace: line.traceparent.and_then(|parent| TraceContext::read(&parent, line.tracestate.as_deref())),
         submission_hash: None,
-        created_at: line.created_at,
+        created_at: line.created_at.0,
         raw,
         conflicts_with: line.conflicts_with,
         task_type: line.task_type,
@@ -251,13 +296,13 @@ pub fn import_line(
         dead_reason: Some(line.reason),
         stamp: Stamp { generation: line.generation, retry_count: line.retry_count },
         queue: Some(queue_of(line.queue.as_deref(), &spec.task_type)),
-        deadline: line.deadline,
+        deadline: line.deadline.map(|at| at.0),
         variant: line.variant,
         note: line.note,
         // The stack stays with the attempt.
         failure: line.failure.map(|failure| Failure { stack: None, ..failure.into_failure() }),
-        ended_at: Some(line.died_at),
-        ..State::pending(line.died_at)
+        ended_at: Some(line.died_at.0),
+        ..State::pending(line.died_at.0)
     };
     let attempts = line.attempts.into_iter().map(|attempt| Attempt {
         task_id: spec.id.clone(),
@@ -266,8 +311,8 @@ pub fn import_line(
         generation: attempt.generation,
         outcome: attempt.outcome,
         failure: attempt.failure.map(FailureLine::into_failure),
-        started_at: attempt.started_at,
-        ended_at: attempt.ended_at,
+        started_at: attempt.started_at.0,
+        ended_at: attempt.ended_at.0,
         worker: attempt.worker,
         policy: attempt.policy,
         variant: attempt.variant,
@@ -342,6 +387,20 @@ mod tests {
         task.state.queue = Some("q".into());
         let again = import_line(&export_line(&task, &attempts).unwrap(), 1, |queue, _| queue.unwrap().into()).unwrap();
         assert_eq!(again, (task, attempts));
+    }
+
+    #[test]
+    fn times_are_written_for_people_and_read_as_numbers_too() {
+        let (mut task, attempts) = line(|value| value["died_at"] = "2026-01-31T09:00:00.5+01:00".into()).unwrap();
+        assert_eq!(task.state.ended_at, Some(1_769_846_400_500));
+        let written = export_line(&task, &attempts).unwrap();
+        assert!(written.contains(r#""created_at":"1970-01-01T00:00:00.005Z""#), "{written}");
+        assert!(written.contains(r#""died_at":"2026-01-31T08:00:00.500Z""#), "{written}");
+        task.state.deadline = Some(i64::MAX);
+        let (again, _) = import_line(&export_line(&task, &attempts).unwrap(), 1, |_, _| "q".into()).unwrap();
+        assert_eq!(again.state.deadline, Some(i64::MAX));
+        let problem = line(|value| value["created_at"] = "soon".into()).unwrap_err().to_string();
+        assert!(problem.contains("\"soon\", expected a time as in"), "{problem}");
     }
 
     #[test]

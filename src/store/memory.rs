@@ -17,8 +17,8 @@ use async_trait::async_trait;
 
 use super::tally::{self, Ended};
 use super::{
-    Alarm, AttemptTally, Clock, Comparison, DeadRow, FailureTally, Filter, GroupBy, HELD_GATES_PAGE, NODE_FORGOTTEN_MS,
-    NewPolicies, Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Tally, Urgency,
+    Alarm, AttemptTally, Clock, Comparison, DeadRow, FailureTally, Filter, GroupBy, HELD_GATES_PAGE, NO_FINGERPRINT,
+    NODE_FORGOTTEN_MS, NewPolicies, Node, Page, Pause, PolicyVersion, Store, StoreError, StoreReport, Tally, Urgency,
 };
 use crate::gate::{Chance, GateState, HeldGate, in_turns};
 use crate::task::{
@@ -138,6 +138,7 @@ impl Inner {
     fn matches(&self, filter: &Filter, task: &Task) -> bool {
         let (spec, state) = (&task.spec, &task.state);
         let failure = state.failure.as_ref();
+        let fingerprint = failure.map(|f| f.fingerprint.as_str()).filter(|print| !print.is_empty());
         let moment = state.ended_at.unwrap_or(spec.created_at);
         any_of(&filter.types, |pattern| pattern.matches(&spec.task_type))
             && filter.labels.iter().all(|(name, value)| spec.labels.get(name) == Some(value))
@@ -146,7 +147,7 @@ impl Inner {
             && any_of(&filter.classes, |class| failure.is_some_and(|f| f.class == *class))
             && any_of(&filter.codes, |code| failure.is_some_and(|f| f.code.as_ref() == Some(code)))
             && any_of(&filter.http_statuses, |status| failure.is_some_and(|f| f.http_status == Some(*status)))
-            && any_of(&filter.fingerprints, |print| failure.is_some_and(|f| f.fingerprint == *print))
+            && any_of(&filter.fingerprints, |print| fingerprint.unwrap_or(NO_FINGERPRINT) == print)
             && any_of(&filter.queues, |queue| queue == task.queue())
             && any_of(&filter.ids, |id| *id == spec.id)
             && filter.since.is_none_or(|since| moment >= since)

@@ -111,6 +111,9 @@ pub enum Alarm {
     Copy,
 }
 
+/// In a filter, what the last failure of a task without a fingerprint has for one, as lists show it.
+pub const NO_FINGERPRINT: &str = "-";
+
 /// Which tasks a list, a count or a bulk action is about. Empty fields do not restrict.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
@@ -128,7 +131,7 @@ pub struct Filter {
     pub codes: Vec<String>,
     /// Any of these HTTP statuses of the last failure.
     pub http_statuses: Vec<u16>,
-    /// Any of these fingerprints of the last failure.
+    /// Any of these fingerprints of the last failure; [`NO_FINGERPRINT`] for none.
     pub fingerprints: Vec<String>,
     /// Any of these queues.
     pub queues: Vec<String>,

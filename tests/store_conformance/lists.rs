@@ -118,6 +118,8 @@ conformance! {
             (Filter { codes: words(&["E9"]), ..none() }, &["thrown"]),
             (Filter { http_statuses: vec![404, 503], ..none() }, &["stopped", "retrying", "failed"]),
             (Filter { fingerprints: words(&["p2"]), ..none() }, &["gone"]),
+            (Filter { fingerprints: words(&["p2", "-"]), statuses: vec![Status::Dead, Status::Running], ..none() },
+                &["running", "gone"]),
             (Filter { queues: words(&["shipping"]), ..none() }, &["running", "failed"]),
             (Filter { ids: words(&["done", "gone", "nobody"]), ..none() }, &["gone", "done"]),
             (Filter { ids: words(&["done", "gone"]), statuses: vec![Status::Dead], ..none() }, &["gone"]),

@@ -116,7 +116,7 @@ fn push_conditions(query: &mut Question, filter: &Filter, walk: Walk) {
     if !filter.http_statuses.is_empty() {
         query.push(" AND failure_http_status IN ({numbers:?})").give_list(&filter.http_statuses);
     }
-    one_of(query, "failure_fingerprint", &filter.fingerprints);
+    one_of(query, "coalesce(nullif(failure_fingerprint, ''), '-')", &filter.fingerprints);
     one_of(query, "coalesce(queue, 'default')", &filter.queues);
     if let Some(since) = filter.since {
         query.push(" AND coalesce(ended_at, created_at) >= ").bind(since);
