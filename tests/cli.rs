@@ -174,8 +174,13 @@ fn a_config_with_mistakes_is_exit_2_for_every_command_with_all_of_them() {
 #[test]
 fn a_store_that_is_not_there_or_no_store_is_named() {
     let folder = Folder::with_config("[broker]\nurl = 'embedded'\n");
-    let ran = folder.run(&["task", "list"]).expect_exit(5);
-    assert!(ran.stderr.contains("sqlite://redeliver.db") && ran.stderr.contains("store migrate"), "{ran:?}");
+    for empty in [false, true] {
+        if empty {
+            folder.write("redeliver.db", "");
+        }
+        let ran = folder.run(&["task", "list"]).expect_exit(5);
+        assert!(ran.stderr.contains("sqlite://redeliver.db") && ran.stderr.contains("store migrate"), "{ran:?}");
+    }
     folder.write("redeliver.db", "this is no database, it is a letter to a person who looks into it");
     let ran = folder.run(&["task", "list"]).expect_exit(1);
     assert!(ran.stderr.contains("redeliver.db"), "{ran:?}");

@@ -265,14 +265,18 @@ pub fn store_exists(config: &Config) -> bool {
     file_exists(&config.store.url)
 }
 
-/// Whether the database file is there. A server, and a URL that cannot be read, are left to the store to complain about.
+/// Whether there is a database file with something in it. A server, and a file that cannot be looked at, are left to the store to complain
+/// about.
 pub fn file_exists(url: &str) -> bool {
     if store::is_postgres(url) {
         return true;
     }
     let path = url.strip_prefix("sqlite://").unwrap_or(url);
     let path = path.split('?').next().unwrap_or(path);
-    std::path::Path::new(path).try_exists().unwrap_or(true)
+    match std::fs::metadata(path) {
+        Ok(file) => file.len() > 0,
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
 }
 
 /// The configured broker; nothing is connected yet.

@@ -92,7 +92,8 @@ pub async fn run(_args: &Args, context: &Context) -> anyhow::Result<Exit> {
             "store",
             Verdict::Wrong,
             format!("{error:#}"),
-            "if it is new: `redeliver store migrate`; else check store.url, and the rights on the file and its folder or of the database's user",
+            "if it is new: `redeliver store migrate`; if it is damaged: restore a backup; else check store.url, and the rights on the file and \
+             its folder or of the database's user",
         ),
     }
     let topology = check_rules(context, rules, &mut findings);

@@ -97,8 +97,14 @@ pub(super) fn writer(path: &Path, busy_timeout: Duration) -> Result<rusqlite::Co
 /// # Errors
 /// Everything that a person has to put right, each by its name.
 pub(super) async fn prepare(path: &Path, create: bool, busy_timeout: Duration) -> Result<(), StoreError> {
-    if !create && !path.exists() {
-        return Err(Fault::Unusable("there is no such file".into()).at(path.display().to_string()));
+    let nothing = match std::fs::metadata(path) {
+        Ok(file) if file.len() > 0 => None,
+        // Such as a copy leaves that was broken off.
+        Ok(_) => Some("it is an empty file"),
+        Err(_) => Some("there is no such file"),
+    };
+    if let Some(reason) = nothing.filter(|_| !create) {
+        return Err(Fault::Unusable(reason.into()).at(path.display().to_string()));
     }
     let options = connect_options(path, busy_timeout).create_if_missing(create);
     let mut conn = options.connect().await.map_err(|error| Fault::from(error).at(path.display().to_string()))?;

@@ -191,9 +191,13 @@ async fn what_is_no_place_for_a_store_is_named() {
         assert!(unusable(open_url(url).await).contains(reason), "{url}");
     }
     let only = SqliteOptions { create: false, ..impatient() };
-    let absent = SqliteStore::open(&url_in(&folder), Settings::default(), only).await;
+    let absent = SqliteStore::open(&url_in(&folder), Settings::default(), only.clone()).await;
     assert!(unusable(absent).contains("no such file"));
     assert!(!file_in(&folder).exists());
+    std::fs::write(file_in(&folder), "").unwrap();
+    let empty = SqliteStore::open(&url_in(&folder), Settings::default(), only).await;
+    assert!(unusable(empty).contains("empty file"));
+    assert_eq!(std::fs::metadata(file_in(&folder)).unwrap().len(), 0);
 }
 
 #[tokio::test]
