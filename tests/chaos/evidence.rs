@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
+use lapin::{Channel, Consumer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sqlx::{AssertSqlSafe, SqlitePool};
@@ -110,13 +111,7 @@ async fn rows<T: DeserializeOwned>(pool: &SqlitePool, sql: &str) -> Vec<T> {
 async fn copies_in(ground: &Ground, queue: &str) -> Vec<Copy> {
     let name = format!("redeliver.{queue}.dead");
     let Some(count) = ground.rig.ready(&name).await else { return Vec::new() };
-    let channel = ground.rig.channel().await;
-    channel.basic_qos(u16::MAX, BasicQosOptions::default()).await.expect("qos");
-    let options = BasicConsumeOptions::default();
-    let mut consumer = channel
-        .basic_consume(name.as_str().into(), "chaos".into(), options, FieldTable::default())
-        .await
-        .expect("consuming");
+    let (channel, mut consumer) = consume(ground, &name).await;
     let mut copies = Vec::new();
     while copies.len() < count as usize {
         let next = tokio::time::timeout(Duration::from_secs(20), consumer.next()).await;
@@ -129,6 +124,22 @@ async fn copies_in(ground: &Ground, queue: &str) -> Vec<Copy> {
     // Unacked: they go back.
     channel.close(200, "read".into()).await.expect("the channel closes");
     copies
+}
+
+/// RabbitMQ 3.10 ends a connection with a bare 541 where a quorum queue takes longer than 5 s to accept a consumer, as on a machine that has
+/// more to do than it can: then again.
+async fn consume(ground: &Ground, queue: &str) -> (Channel, Consumer) {
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        let channel = ground.rig.channel().await;
+        channel.basic_qos(u16::MAX, BasicQosOptions::default()).await.expect("qos");
+        let options = BasicConsumeOptions::default();
+        match channel.basic_consume(queue.into(), "chaos".into(), options, FieldTable::default()).await {
+            Ok(consumer) => return (channel, consumer),
+            Err(error) => assert!(std::time::Instant::now() < end, "consuming {queue}: {error}"),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 /// What still has to come to rest, in words; `None` when nothing has.
