@@ -10,7 +10,7 @@ use super::columns::{Columns, spec, state};
 use super::engine::{Ask, Engine, limit};
 use super::question::Question;
 use super::value::Values;
-use crate::store::{Comparison, Filter, Page, StoreError};
+use crate::store::{Comparison, Filter, NO_FINGERPRINT, Page, StoreError};
 use crate::task::{Status, Task};
 
 /// Rows fetched at once while wildcards are checked here.
@@ -116,7 +116,7 @@ fn push_conditions(query: &mut Question, filter: &Filter, walk: Walk) {
     if !filter.http_statuses.is_empty() {
         query.push(" AND failure_http_status IN ({numbers:?})").give_list(&filter.http_statuses);
     }
-    one_of(query, "coalesce(nullif(failure_fingerprint, ''), '-')", &filter.fingerprints);
+    one_of(query, &format!("coalesce(nullif(failure_fingerprint, ''), '{NO_FINGERPRINT}')"), &filter.fingerprints);
     one_of(query, "coalesce(queue, 'default')", &filter.queues);
     if let Some(since) = filter.since {
         query.push(" AND coalesce(ended_at, created_at) >= ").bind(since);
